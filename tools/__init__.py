@@ -1,0 +1,1 @@
+"""Turn this repository's overlay and patch files into a patched ExecuTorch."""

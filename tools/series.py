@@ -1,0 +1,227 @@
+"""The series: patch files as data, checked against a schema when they are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from tools.errors import UserError
+from tools.paths import ROOT
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """An ast-grep rule with the text to put in place of each match."""
+
+    why: str
+    count: int
+    rule: dict[str, Any]
+    fix: str
+
+
+@dataclass(frozen=True)
+class FilePatch:
+    """What one patch does to one file of `exir/`."""
+
+    path: str
+    define: tuple[str, ...]  # new to upstream
+    replace: tuple[str, ...]  # in place of upstream's
+    rewrite: tuple[Rewrite, ...]
+    drop_imports: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch file: one commit for upstream."""
+
+    source: Path
+    subject: str
+    body: str
+    upstream: str | None
+    fixes: str | None
+    requires: tuple[str, ...]
+    files: tuple[FilePatch, ...]
+
+    @property
+    def name(self) -> str:
+        return self.source.stem
+
+    @property
+    def number(self) -> str:
+        return self.name[:4]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The patches in order, and the directory that holds the overlay `exir/`."""
+
+    root: Path
+    patches: tuple[Patch, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that the series touches, sorted."""
+        return tuple(sorted({file.path for patch in self.patches for file in patch.files}))
+
+    def overlay(self, path: str) -> str | None:
+        """The text of the overlay file, or None where the series only rewrites."""
+        file = self.root / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    def only(self, numbers: tuple[str, ...]) -> Series:
+        """The patches with these numbers, in series order."""
+        known = {patch.number for patch in self.patches}
+        unknown = [number for number in numbers if number not in known]
+        if unknown:
+            raise UserError(
+                f"no patch {', '.join(unknown)} in the series; it has {', '.join(sorted(known))}"
+            )
+        chosen = tuple(patch for patch in self.patches if patch.number in numbers)
+        for patch in chosen:
+            missing = [number for number in patch.requires if number not in numbers]
+            if missing:
+                raise UserError(f"{patch.name} requires {', '.join(missing)}: choose that, too")
+        return Series(self.root, chosen)
+
+
+_TEXT = {"type": "string", "minLength": 1}
+_NAMES = {"type": "array", "items": _TEXT, "uniqueItems": True}
+_REWRITE = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["why", "count", "rule", "fix"],
+    "properties": {
+        "why": _TEXT,
+        "count": {"type": "integer", "minimum": 1},
+        "rule": {"type": "object", "minProperties": 1},
+        "fix": {"type": "string"},
+    },
+}
+_FILE = {
+    "type": "object",
+    "additionalProperties": False,
+    "minProperties": 1,
+    "properties": {
+        "define": _NAMES,
+        "replace": _NAMES,
+        "rewrite": {"type": "array", "items": _REWRITE},
+        "drop_imports": _NAMES,
+    },
+}
+_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["subject", "body", "files"],
+    "properties": {
+        "subject": {"type": "string", "minLength": 1, "maxLength": 72, "pattern": r"^[^\n]+$"},
+        "body": _TEXT,
+        "upstream": _TEXT,
+        "fixes": _TEXT,
+        "requires": {
+            "type": "array",
+            "items": {"type": "string", "pattern": r"^\d{4}$"},
+            "uniqueItems": True,
+        },
+        "files": {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"pattern": r"^exir/[\w/]+\.py$"},
+            "additionalProperties": _FILE,
+        },
+    },
+}
+_FILE_NAME = re.compile(r"^\d{4}-[a-z0-9-]+\.yml$")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that keeps patch numbers as text and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | str:
+    # YAML reads 0010 as eight; here four digits are the name of a patch.
+    text = str(loader.construct_scalar(node))
+    return text if len(text) == 4 and text.isdigit() else loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+
+
+def load(root: Path = ROOT) -> Series:
+    """Read `root/patches`.
+
+    Raises UserError that names the file and the key at fault.
+    """
+    directory = root / "patches"
+    files = sorted(directory.glob("*.yml")) + sorted(directory.glob("*.yaml"))
+    if not files:
+        raise UserError(f"no patch files in {directory}")
+    patches = tuple(_load_patch(file) for file in files)
+    _check_numbers(patches)
+    return Series(root, patches)
+
+
+def _load_patch(file: Path) -> Patch:
+    if not _FILE_NAME.match(file.name):
+        raise UserError(f"{file.name}: a patch file is called NNNN-some-words.yml")
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(_SCHEMA).iter_errors(data)
+    )
+    if error is not None:
+        where = "".join(f"[{part!r}]" for part in error.absolute_path) or "the whole file"
+        raise UserError(f"{file.name}: {where}: {error.message}")
+    return Patch(
+        source=file,
+        subject=data["subject"],
+        body=data["body"],
+        upstream=data.get("upstream"),
+        fixes=data.get("fixes"),
+        requires=tuple(data.get("requires", ())),
+        files=tuple(_file_patch(path, entry) for path, entry in data["files"].items()),
+    )
+
+
+def _file_patch(path: str, entry: dict[str, Any]) -> FilePatch:
+    return FilePatch(
+        path=path,
+        define=tuple(entry.get("define", ())),
+        replace=tuple(entry.get("replace", ())),
+        rewrite=tuple(Rewrite(**each) for each in entry.get("rewrite", ())),
+        drop_imports=tuple(entry.get("drop_imports", ())),
+    )
+
+
+def _check_numbers(patches: tuple[Patch, ...]) -> None:
+    seen: dict[str, Patch] = {}
+    for patch in patches:
+        if patch.number in seen:
+            raise UserError(
+                f"{patch.source.name}: number {patch.number} is taken by "
+                f"{seen[patch.number].source.name}"
+            )
+        for number in patch.requires:
+            if number not in seen:
+                raise UserError(
+                    f"{patch.source.name}: ['requires']: {number} is not an earlier patch"
+                )
+        seen[patch.number] = patch

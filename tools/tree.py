@@ -1,0 +1,106 @@
+"""An upstream tree on disk: a git checkout of ExecuTorch, or a directory with the package."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.errors import UserError
+from tools.render import carries, check_claims, render
+from tools.series import Series
+
+
+def exir_parent(tree: Path) -> Path:
+    """The directory that holds `exir/`. Raises UserError for what isn't ExecuTorch."""
+    for candidate in (tree / "executorch", tree):
+        if (candidate / "exir" / "memory_planning.py").is_file():
+            return candidate
+    what = "no such directory" if not tree.is_dir() else "no exir/ in it"
+    raise UserError(
+        f"{tree} is not ExecuTorch ({what}): give a git checkout of it or a directory that "
+        "holds the `executorch` package"
+    )
+
+
+def reader(parent: Path):  # type: ignore[no-untyped-def]
+    def read(path: str) -> str | None:
+        file = parent / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    return read
+
+
+def apply(series: Series, tree: Path) -> list[str]:
+    """Apply the series to a tree in place; return the files changed (none if it was there).
+
+    Raises UserError, and leaves the tree as it was, for conflicts and for a tree that can't
+    be written.
+    """
+    parent = exir_parent(tree)
+    check_claims(series)
+    read = reader(parent)
+    if carries(series, read):
+        return []
+    rendered = render(series, read)
+    changed = {path: text for path, text in rendered.items() if read(path) != text}
+    replace_files({parent / path: text.encode() for path, text in changed.items()})
+    return sorted(changed)
+
+
+def replace_files(contents: dict[Path, bytes]) -> None:
+    """Write all of the files or none: first beside, then rename, and back on a failure."""
+    beside = {path: path.with_name(f".{path.name}.mutbuf-new") for path in contents}
+    kept = {path: path.with_name(f".{path.name}.mutbuf-old") for path in contents}
+    moved: list[Path] = []
+    try:
+        for path, content in contents.items():
+            _write_beside(path, beside[path], content)
+        with _signals_held():
+            for path in contents:
+                if path.exists():
+                    os.replace(path, kept[path])
+                moved.append(path)
+                os.replace(beside[path], path)
+    except BaseException as error:
+        for path in moved:
+            if kept[path].exists():
+                os.replace(kept[path], path)
+            else:
+                path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UserError(
+                f"can't write {error.filename or 'the tree'}: {error.strerror}; nothing was "
+                "changed. Make room or make the target writable, then run it again."
+            ) from None
+        raise
+    finally:
+        for leftover in (*beside.values(), *kept.values()):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, beside: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(13, "it is read-only", str(path))
+    beside.write_bytes(content)
+    if path.exists():
+        beside.chmod(stat.S_IMODE(path.stat().st_mode))
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let an interrupt wait until all files are renamed."""
+    held = {signal.SIGINT, signal.SIGTERM}
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
