@@ -45,14 +45,14 @@ def _keep(file: Path, text: str) -> None:
 
 
 def _format(path: str, source: str) -> str:
-    import black
+    import black.mode
     import ufmt
     import usort
 
-    targets = {black.TargetVersion[name] for name in _TARGETS}
+    targets = {black.mode.TargetVersion[name] for name in _TARGETS}
     return ufmt.ufmt_bytes(
         Path(path),
         source.encode(),
-        black_config=black.Mode(target_versions=targets),
+        black_config=black.mode.Mode(target_versions=targets),
         usort_config=usort.Config(first_party_detection=False),
     ).decode()

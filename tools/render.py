@@ -14,7 +14,7 @@ from tools import source as python
 from tools.errors import Conflict, Conflicts, UserError
 from tools.formatting import formatted
 from tools.series import FilePatch, Patch, Series
-from tools.splice import Misfits, apply_file_patch, qualified_names, rewrite
+from tools.splice import Misfit, Misfits, apply_file_patch, qualified_names, rewrite
 
 Read = Callable[[str], "str | None"]
 """Gives the text of upstream's file at a path like `exir/memory_planning.py`, or None."""
@@ -118,13 +118,9 @@ def _patched(series: Series, file: FilePatch, upstream: str | None) -> str:
 
 def _new_file(overlay: str | None, file: FilePatch) -> str:
     """A file that upstream doesn't have comes whole, header included."""
-    from tools.splice import Misfit
-
     if overlay is None or file.replace or file.rewrite:
         raise Misfits((Misfit("change", "upstream's file of this path", "none"),))
-    missing = [
-        each.name for each in python.definitions(overlay) if each.name not in file.define
-    ]
+    missing = [each.name for each in python.definitions(overlay) if each.name not in file.define]
     if missing:
         wanted = "all of a new file's definitions in one patch"
         raise Misfits((Misfit("define", wanted, f"not listed: {', '.join(missing)}"),))
@@ -167,8 +163,6 @@ def _claimed(series: Series, path: str) -> list[str]:
 
 
 def _with_later_rewrites(series: Series, path: str, overlay: str) -> str:
-    from tools.splice import Misfit
-
     for patch in series.patches:
         for file in patch.files:
             for rule in file.rewrite if file.path == path else ():

@@ -184,12 +184,11 @@ def _load_patch(file: Path) -> Patch:
         data = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(_SCHEMA).iter_errors(data)
-    )
-    if error is not None:
-        where = "".join(f"[{part!r}]" for part in error.absolute_path) or "the whole file"
-        raise UserError(f"{file.name}: {where}: {error.message}")
+    validator = jsonschema.Draft202012Validator(_SCHEMA)
+    fault = jsonschema.exceptions.best_match(validator.iter_errors(data))
+    if fault is not None:
+        where = "".join(f"[{part!r}]" for part in fault.absolute_path) or "the whole file"
+        raise UserError(f"{file.name}: {where}: {fault.message}")
     return Patch(
         source=file,
         subject=data["subject"],

@@ -206,8 +206,7 @@ def identifiers(text: str) -> frozenset[str]:
         return frozenset(_IDENTIFIER.findall(text))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # An annotation in quotes; prose has blanks and doesn't count.
-            if " " not in node.value.strip():
-                names.update(_IDENTIFIER.findall(node.value))
+        # An annotation in quotes; prose has blanks and doesn't count.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            names.update(_IDENTIFIER.findall(node.value))
     return frozenset(names)

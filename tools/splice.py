@@ -6,10 +6,13 @@ Misfit where the two don't go together; the caller collects these.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
-from ast_grep_py import SgNode
+from ast_grep_py import Config, SgNode
 
 from tools import source as python
 from tools.series import FilePatch, Rewrite
@@ -133,7 +136,7 @@ def rewrite(upstream: str, rule: Rewrite) -> str:
     """Replace each match of an ast-grep rule, of which there must be `rule.count`."""
     label = f"rewrite ({rule.why})"
     try:
-        matches = python.parse(upstream).find_all({"rule": rule.rule})
+        matches = python.parse(upstream).find_all(cast(Config, {"rule": rule.rule}))
     except Exception as error:  # ast-grep-py raises bare Exception and RuntimeError
         reason = str(error).partition("\n\nStack backtrace")[0]
         raise Misfit(label, "a rule that ast-grep can read", " ".join(reason.split())) from None
@@ -173,8 +176,6 @@ def _expand(fix: str, match: SgNode, upstream: str) -> str:
 
 def _nearest(upstream: str, rule: Rewrite) -> str:
     """Upstream's line most like the rule's pattern, to mend the rule by."""
-    import difflib
-
     pattern = next(_strings_under(rule.rule, "pattern"), None)
     if pattern is None:
         return ""
@@ -187,7 +188,7 @@ def _nearest(upstream: str, rule: Rewrite) -> str:
     return f"; most like it is line {best + 1}: {lines[best].strip()}"
 
 
-def _strings_under(rule: object, key: str):  # type: ignore[no-untyped-def]
+def _strings_under(rule: object, key: str) -> Iterator[str]:
     if isinstance(rule, dict):
         for name, value in rule.items():
             if name == key and isinstance(value, str):

@@ -1,0 +1,185 @@
+"""Command line of the tools: `python -m tools <command> --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools import series, versions
+from tools.errors import UserError
+from tools.paths import DIST
+
+DONE, DIFFERS, BAD_INPUT = 0, 1, 2
+_EXIT_CODES = "exit codes: 0 done, 1 something differs, 2 bad input (one line says what)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parsed = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = parsed.command
+    try:
+        return command(parsed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted; nothing is left half-written", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools",
+        description="Build, check and export a patched ExecuTorch from this repository's "
+        "overlay (exir/) and series (patches/).",
+        epilog=_EXIT_CODES,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    _add_apply(commands)
+    _add_wheel(commands)
+    _add_stock(commands)
+    _add_refresh(commands)
+    _add_check(commands)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    help: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"example: python -m tools {example}\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=run)
+    return parser
+
+
+def _version_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--upstream",
+        metavar="VERSION",
+        default=versions.DEFAULT,
+        help=f"release of ExecuTorch, one of {', '.join(versions.SUPPORTED)} "
+        "(default: %(default)s)",
+    )
+
+
+def _add_apply(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "apply",
+        _apply,
+        "apply the series to an ExecuTorch tree in place, all of it or nothing",
+        "apply ~/src/executorch",
+    )
+    parser.add_argument(
+        "tree",
+        metavar="TREE",
+        type=Path,
+        help="a git checkout of ExecuTorch, or a directory that holds an executorch/ package",
+    )
+
+
+def _apply(parsed: argparse.Namespace) -> int:
+    from tools.tree import apply
+
+    changed = apply(series.load(), parsed.tree)
+    if not changed:
+        print(f"{parsed.tree} carries the series already; nothing changed")
+    for path in changed:
+        print(f"changed {path}")
+    return DONE
+
+
+def _add_wheel(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "wheel",
+        _wheel,
+        "build the custom wheel of a release, for this machine or another",
+        "wheel --platform macosx_14_0_arm64 --python 3.12",
+    )
+    _version_option(parser)
+    parser.add_argument("--out", type=Path, default=DIST, help="directory (default: dist)")
+    parser.add_argument("--platform", help="pip's name of the platform (default: this one)")
+    parser.add_argument("--python", help="Python version, such as 3.12 (default: this one)")
+
+
+def _wheel(parsed: argparse.Namespace) -> int:
+    from tools.upstream import Target
+    from tools.wheel import build
+
+    target = Target(parsed.platform, parsed.python)
+    print(build(series.load(), parsed.upstream, parsed.out, target))
+    return DONE
+
+
+def _add_stock(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "stock",
+        _stock,
+        "unpack the untouched release, and print where it is",
+        "stock --upstream 1.4.1",
+    )
+    _version_option(parser)
+
+
+def _stock(parsed: argparse.Namespace) -> int:
+    from tools.upstream import unpacked
+
+    print(unpacked(parsed.upstream))
+    return DONE
+
+
+def _add_refresh(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _command(
+        commands,
+        "refresh",
+        _refresh,
+        "put the edited overlay into the custom wheel that is installed beside these tools",
+        "refresh",
+    )
+
+
+def _refresh(parsed: argparse.Namespace) -> int:
+    from tools.installed import refresh
+
+    changed = refresh()
+    for path in changed:
+        print(f"changed {path}")
+    print(f"{len(changed)} files changed" if changed else "nothing to change")
+    return DONE
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _command(
+        commands,
+        "check",
+        _check,
+        "tell whether the installed executorch is what this checkout renders",
+        "check",
+    )
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    from tools.installed import MEND, differences
+
+    different = differences()
+    for path in different:
+        print(f"differs: {path}")
+    if different:
+        print(MEND)
+    return DIFFERS if different else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
