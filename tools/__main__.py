@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_apply(commands)
     _add_wheel(commands)
     _add_stock(commands)
+    _add_install(commands)
     _add_refresh(commands)
     _add_check(commands)
     return parser
@@ -140,6 +141,23 @@ def _stock(parsed: argparse.Namespace) -> int:
     return DONE
 
 
+def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _command(
+        commands,
+        "install",
+        _install,
+        "build the custom wheel and install it beside these tools, unless it is there",
+        "install",
+    )
+
+
+def _install(parsed: argparse.Namespace) -> int:
+    from tools.installed import install
+
+    print("installed" if install() else "the custom wheel of this checkout is installed already")
+    return DONE
+
+
 def _add_refresh(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _command(
         commands,
@@ -171,13 +189,13 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from tools.installed import MEND, differences
+    from tools.installed import differences
 
     different = differences()
     for path in different:
         print(f"differs: {path}")
     if different:
-        print(MEND)
+        print("run `make dev`")
     return DIFFERS if different else DONE
 
 

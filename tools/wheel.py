@@ -6,7 +6,6 @@ is stored uncompressed. So the result depends on no zlib and no clock.
 
 from __future__ import annotations
 
-import base64
 import csv
 import hashlib
 import io
@@ -83,7 +82,7 @@ def _changes(series: Series, version: str, archive: zipfile.ZipFile) -> dict[str
     old, new = dist_info(version), dist_info(versions.custom(version))
     changes = {path: text.encode() for path, text in files.items()}
     for entry in archive.namelist():
-        if entry.startswith(f"{old}/") and not entry.endswith("/RECORD"):
+        if entry.startswith(f"{old}/") and not entry.endswith(("/", "/RECORD")):
             changes[new + entry.removeprefix(old)] = archive.read(entry)
     changes[f"{new}/METADATA"] = _metadata(changes[f"{new}/METADATA"], version)
     changes[f"{new}/{SERIES_RECORD}"] = series_record(series, version).encode()
@@ -214,9 +213,3 @@ class _CopyingWheelFile(WheelFile):  # type: ignore[misc]
         algorithm, _, value = digest.partition("=")
         self._file_hashes[copied.filename] = (algorithm, value)
         self._file_sizes[copied.filename] = size
-
-
-def record_line_hash(content: bytes) -> str:
-    """A file's digest as RECORD writes it."""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-    return f"sha256={digest.decode()}"

@@ -1,0 +1,39 @@
+# `make demo` and `make test` each work first, alone, in a fresh clone; `make help` lists the rest.
+PYTHON ?= python3
+N ?= 20000
+VENV := .venv
+PY := $(VENV)/bin/python
+DEPS := $(VENV)/.requirements-$(shell cksum < requirements.txt | tr ' ' -)
+SILERO := .cache/silero-vad-6.2.3
+
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup dev test lint demo
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(DEPS): requirements.txt
+	@echo "== setting up $(VENV): PyTorch and the tools (a few minutes the first time)"
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -r requirements.txt
+	@rm -f $(VENV)/.requirements-*
+	@touch $@
+
+setup: $(DEPS) ## environment, custom wheel, untouched release
+	@$(PY) -m tools install
+	@$(PY) -m tools stock
+
+dev: $(DEPS) ## put an edited overlay into the environment (quick)
+	@$(PY) -m tools refresh
+
+test: setup ## all tests
+	$(PY) -m pytest exir/tests tests
+
+lint: setup ## upstream's linters on exir/, ruff and mypy on the rest
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+demo: setup ## the main job on real models, patched beside stock
