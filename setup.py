@@ -8,6 +8,7 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, setup
 
@@ -31,7 +32,7 @@ class BuildWheel(Command):
     """Stands in for setuptools' own bdist_wheel."""
 
     description = "build the custom wheel"
-    user_options = [("dist-dir=", "d", "where to put the wheel")]
+    user_options: ClassVar = [("dist-dir=", "d", "where to put the wheel")]
 
     def initialize_options(self):
         self.dist_dir = None
@@ -48,7 +49,7 @@ class DistInfo(Command):
     """Stands in for setuptools' dist_info: pip resolves by what the wheel itself says."""
 
     description = "write the metadata of the custom wheel"
-    user_options = [
+    user_options: ClassVar = [
         ("output-dir=", "o", "where to put the .dist-info directory"),
         ("keep-egg-info", None, "accepted and without effect"),
     ]
