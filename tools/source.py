@@ -96,8 +96,8 @@ def _definition(node: SgNode, name: str, comment: SgNode, source: str) -> Defini
         comment=_line_start(source, comment.range().start.index),
         start=_line_start(source, node.range().start.index),
         end=next_line(source, node.range().end.index),
-        members=() if body is None else _definitions_among(body.children(), source),
-        is_class=body is not None,
+        members=_definitions_among(body, source),
+        is_class=bool(body),
     )
 
 
@@ -117,11 +117,16 @@ def _defined_name(node: SgNode) -> str | None:
     return None
 
 
-def _class_body(node: SgNode) -> SgNode | None:
+def _class_body(node: SgNode) -> list[SgNode]:
+    """The statements and comments of a class; nothing for what isn't a class."""
     if node.kind() == "decorated_definition":
         inner = node.field("definition")
-        return None if inner is None else _class_body(inner)
-    return node.field("body") if node.kind() == "class_definition" else None
+        return [] if inner is None else _class_body(inner)
+    body = node.field("body") if node.kind() == "class_definition" else None
+    if body is None:
+        return []
+    # The grammar puts comments ahead of the first statement outside of the body.
+    return [each for each in node.children() if each.kind() == "comment"] + body.children()
 
 
 def _leading_comment(nodes: list[SgNode], position: int) -> SgNode:

@@ -203,17 +203,18 @@ def _strings_under(rule: object, key: str) -> Iterator[str]:
 def apply_file_patch(upstream: str, overlay: str | None, file: FilePatch) -> str:
     """All that one patch does to one file. Raises Misfits with every misfit in it."""
     misfits: list[Misfit] = []
+    # Rules are about upstream's text, so they run before ours is in it.
+    for rule in file.rewrite:
+        try:
+            upstream = rewrite(upstream, rule)
+        except Misfit as misfit:
+            misfits.append(misfit)
     names = _in_overlay_order(overlay, file)
     for name in names:
         try:
             if overlay is None:
                 raise Misfit(f"define {name}", "an overlay file of this path", "none")
             upstream = splice(upstream, overlay, name, replace=name in file.replace)
-        except Misfit as misfit:
-            misfits.append(misfit)
-    for rule in file.rewrite:
-        try:
-            upstream = rewrite(upstream, rule)
         except Misfit as misfit:
             misfits.append(misfit)
     for name in file.drop_imports:
