@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     _add_apply(commands)
     _add_wheel(commands)
+    _add_export(commands)
+    _add_patches(commands)
     _add_stock(commands)
     _add_install(commands)
     _add_refresh(commands)
@@ -112,14 +114,89 @@ def _add_wheel(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--out", type=Path, default=DIST, help="directory (default: dist)")
     parser.add_argument("--platform", help="pip's name of the platform (default: this one)")
     parser.add_argument("--python", help="Python version, such as 3.12 (default: this one)")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every platform and Python that the release has a wheel for, with SHA256SUMS and "
+        "an index directory for pip",
+    )
 
 
 def _wheel(parsed: argparse.Namespace) -> int:
+    from tools.distribute import build_all
     from tools.upstream import Target
     from tools.wheel import build
 
+    if parsed.all:
+        if parsed.platform or parsed.python:
+            raise UserError("--all builds for every platform; leave out --platform and --python")
+        for wheel in build_all(series.load(), parsed.upstream, parsed.out):
+            print(wheel)
+        return DONE
     target = Target(parsed.platform, parsed.python)
     print(build(series.load(), parsed.upstream, parsed.out, target))
+    return DONE
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "export",
+        _export,
+        "write the series as git format-patch files, for `git am` on ExecuTorch",
+        "export --onto ~/src/executorch --out /tmp/patches --only 0001,0004",
+    )
+    parser.add_argument(
+        "--onto",
+        metavar="VERSION|CHECKOUT",
+        default=versions.DEFAULT,
+        help="a release or a git checkout of ExecuTorch (default: %(default)s)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="directory for the files")
+    parser.add_argument(
+        "--only",
+        metavar="NNNN,...",
+        type=lambda text: tuple(text.split(",")),
+        help="these patches alone; what they require has to be among them",
+    )
+    parser.add_argument(
+        "--start-number", type=int, default=1, metavar="N", help="number of the first file"
+    )
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    from tools.export import base_of, export
+
+    chosen = series.load()
+    if parsed.only is not None:
+        chosen = chosen.only(parsed.only)
+    base = base_of(parsed.onto)
+    if base.dirty:
+        print(
+            f"{parsed.onto} has uncommitted changes; the patches are made for its HEAD",
+            file=sys.stderr,
+        )
+    for file in export(chosen, base, parsed.out, parsed.start_number):
+        print(file)
+    return DONE
+
+
+def _add_patches(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "patches",
+        _patches,
+        "list the patches with the lines that each adds and removes",
+        "patches --onto 1.4.1",
+    )
+    parser.add_argument("--onto", metavar="VERSION|CHECKOUT", default=versions.DEFAULT)
+
+
+def _patches(parsed: argparse.Namespace) -> int:
+    from tools.export import base_of, changes
+
+    for change in changes(series.load(), base_of(parsed.onto)):
+        print(f"{change.added:+6} {-change.removed:+6}  {change.patch.name}")
     return DONE
 
 

@@ -43,6 +43,7 @@ class Patch:
     source: Path
     subject: str
     body: str
+    test_plan: str | None
     upstream: str | None
     fixes: str | None
     requires: tuple[str, ...]
@@ -121,6 +122,7 @@ _SCHEMA = {
     "properties": {
         "subject": {"type": "string", "minLength": 1, "maxLength": 72, "pattern": r"^[^\n]+$"},
         "body": _TEXT,
+        "test_plan": _TEXT,
         "upstream": _TEXT,
         "fixes": _TEXT,
         "requires": {
@@ -193,6 +195,7 @@ def _load_patch(file: Path) -> Patch:
         source=file,
         subject=data["subject"],
         body=data["body"],
+        test_plan=data.get("test_plan"),
         upstream=data.get("upstream"),
         fixes=data.get("fixes"),
         requires=tuple(data.get("requires", ())),
