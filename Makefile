@@ -4,12 +4,12 @@ N ?= 20000
 VENV := .venv
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.requirements-$(shell cksum < requirements.txt | tr ' ' -)
-SILERO := .cache/silero-vad-6.2.3
+STOCK = $(shell $(PY) -m tools stock)
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup dev test lint demo
+.PHONY: help setup dev test lint demo bench fuzz upstream-tests matrix patches wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,7 @@ $(DEPS): requirements.txt
 
 setup: $(DEPS) ## environment, custom wheel, untouched release
 	@$(PY) -m tools install
-	@$(PY) -m tools stock
+	@$(PY) -m tools stock > /dev/null
 
 dev: $(DEPS) ## put an edited overlay into the environment (quick)
 	@$(PY) -m tools refresh
@@ -32,8 +32,32 @@ test: setup ## all tests
 	$(PY) -m pytest exir/tests tests
 
 lint: setup ## upstream's linters on exir/, ruff and mypy on the rest
+	$(PY) -m ufmt check exir
+	$(PY) -m flake8 exir
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
 demo: setup ## the main job on real models, patched beside stock
+	$(PY) -m demo --stock $(STOCK)
+
+bench: setup ## measure against stock; writes benchmarks/RESULTS.md
+	$(PY) -m benchmarks --stock $(STOCK)
+
+fuzz: setup ## random programs against their own meaning (N=20000)
+	$(PY) -m tests.fuzz $(N)
+
+upstream-tests: setup ## upstream's own test files, stock beside patched
+	$(PY) -m tests.upstream_suites --stock $(STOCK)
+
+matrix: setup ## wheel, tests and upstream's core suites for every release
+	$(PY) -m tools matrix
+
+patches: setup ## lines that each patch adds and removes
+	@$(PY) -m tools patches
+
+wheel: setup ## the custom wheel, in dist/
+	$(PY) -m tools wheel
+
+clean: ## all that was built or downloaded
+	rm -rf $(VENV) .cache build dist *.egg-info

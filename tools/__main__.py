@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_install(commands)
     _add_refresh(commands)
     _add_check(commands)
+    _add_matrix(commands)
     return parser
 
 
@@ -274,6 +275,27 @@ def _check(parsed: argparse.Namespace) -> int:
     if different:
         print("run `make dev`")
     return DIFFERS if different else DONE
+
+
+def _add_matrix(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "matrix",
+        _matrix,
+        "build, install and test the wheel of every supported release",
+        "matrix 1.4.0 1.4.1",
+    )
+    parser.add_argument(
+        "versions", metavar="VERSION", nargs="*", help="releases (default: all supported)"
+    )
+
+
+def _matrix(parsed: argparse.Namespace) -> int:
+    from tools.matrix import run, table
+
+    rows = run(series.load(), tuple(parsed.versions) or versions.SUPPORTED)
+    print(table(rows))
+    return DONE if all(row.passed for row in rows) else DIFFERS
 
 
 if __name__ == "__main__":

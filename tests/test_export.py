@@ -1,0 +1,165 @@
+"""The exported commits: `git am` takes them, upstream's linters pass them, and each touches
+nothing but what its patch file names."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series, make_tree
+from tools import export, render, series, source, upstream, versions
+from tools.errors import UserError
+from tools.formatting import formatted
+from tools.paths import ROOT
+from tools.series import FilePatch, Patch, Series
+from tools.tree import reader
+
+
+def git(where: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(where), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def repository(directory: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text, encoding="utf-8")
+    git(directory, "init", "--quiet")
+    git(directory, "config", "user.name", "Ada Lovelace")
+    git(directory, "config", "user.email", "ada@example.org")
+    git(directory, "add", "--all")
+    git(directory, "commit", "--quiet", "-m", "base")
+    return directory
+
+
+def release_repository(version: str, directory: Path) -> Path:
+    """A repository with the release's `exir/`, as a checkout of ExecuTorch has it."""
+    exir = upstream.unpacked(version) / "executorch" / "exir"
+    shutil.copytree(exir, directory / "exir", ignore=shutil.ignore_patterns("__pycache__"))
+    return repository(directory, {})
+
+
+def with_requirements(loaded: Series, patch: Patch) -> tuple[str, ...]:
+    """The patch's number and those that it requires, however far."""
+    numbers = {patch.number}
+    for earlier in reversed(loaded.patches):
+        if earlier.number in numbers:
+            numbers.update(earlier.requires)
+    return tuple(sorted(numbers))
+
+
+@pytest.mark.parametrize("version", versions.SUPPORTED)
+def test_git_am_takes_the_series_and_gives_what_the_wheel_has(version: str, tmp_path: Path) -> None:
+    loaded = series.load()
+    checkout = release_repository(version, tmp_path / "checkout")
+    files = export.export(loaded, export.base_of(version), tmp_path / "out")
+    git(checkout, "am", *map(str, files))
+    expected = render.render(loaded, reader(upstream.unpacked(version) / "executorch"))
+    changed = set(git(checkout, "diff", "--name-only", f"HEAD~{len(files)}").split())
+    assert changed == set(expected)
+    for path, text in expected.items():
+        assert (checkout / path).read_text(encoding="utf-8") == text, path
+
+
+@pytest.mark.parametrize("version", versions.SUPPORTED)
+def test_each_patch_goes_in_alone_but_for_what_it_requires(version: str, tmp_path: Path) -> None:
+    loaded = series.load()
+    checkout = release_repository(version, tmp_path / "checkout")
+    for patch in loaded.patches:
+        chosen = loaded.only(with_requirements(loaded, patch))
+        files = export.export(chosen, export.base_of(version), tmp_path / patch.number)
+        git(checkout, "am", *map(str, files))
+        git(checkout, "reset", "--quiet", "--hard", f"HEAD~{len(files)}")
+
+
+def test_every_step_passes_upstream_s_linters(tmp_path: Path) -> None:
+    loaded = series.load()
+    checkout = release_repository(versions.DEFAULT, tmp_path / "checkout")
+    shutil.copy(ROOT / ".flake8", checkout)
+    base = export.base_of(versions.DEFAULT)
+    for step in render.steps(loaded, base.read):
+        for path, text in step.after.items():
+            final = formatted(path, text)
+            (checkout / path).write_text(final, encoding="utf-8")
+        command = [sys.executable, "-m", "flake8", *step.after]
+        linted = subprocess.run(command, cwd=checkout, check=False, capture_output=True, text=True)
+        assert linted.returncode == 0, f"{step.patch.name}:\n{linted.stdout}{linted.stderr}"
+
+
+def named_lines(overlaid: str, file: FilePatch) -> set[str]:
+    """The lines of upstream's that a patch file says it changes."""
+    spans: list[str] = []
+    for name in file.replace:
+        found = source.find(overlaid, name)
+        assert found is not None
+        spans.append(source.text_of(overlaid, found))
+    for rule in file.rewrite:
+        matches = source.parse(overlaid).find_all({"rule": rule.rule})
+        for match in matches:
+            start = overlaid.rfind("\n", 0, match.range().start.index) + 1
+            end = source.next_line(overlaid, match.range().end.index)
+            spans.append(overlaid[start:end])
+    spans += [statement.text() for statement in source.import_statements(overlaid)]
+    return {line for span in spans for line in span.splitlines()}
+
+
+def test_a_patch_removes_only_lines_that_it_names() -> None:
+    loaded = series.load()
+    for step in render.steps(loaded, export.base_of(versions.DEFAULT).read):
+        for file in step.patch.files:
+            before = step.before[file.path]
+            if before is None:
+                continue
+            old = formatted(file.path, before).splitlines()
+            new = formatted(file.path, step.after[file.path]).splitlines()
+            named = named_lines(before, file)
+            diff = difflib.unified_diff(old, new, n=0, lineterm="")
+            removed = [line[1:] for line in list(diff)[2:] if line.startswith("-")]
+            stray = [line for line in removed if line.strip() and line not in named]
+            assert not stray, f"{step.patch.name}: {file.path} removes {stray}"
+
+
+def test_a_checkout_is_taken_at_head_and_its_author_signs(tmp_path: Path) -> None:
+    checkout = repository(tmp_path / "checkout", {MODULE: UPSTREAM})
+    (checkout / MODULE).write_text("broken", encoding="utf-8")
+    base = export.base_of(str(checkout))
+    assert base.dirty
+    fork = make_series(
+        tmp_path / "fork",
+        p0001_try=PATCH.replace(
+            "body: |",
+            "upstream: https://github.com/pytorch/executorch/pull/1\n"
+            "fixes: https://github.com/pytorch/executorch/issues/7345\n"
+            "test_plan: make test\nbody: |",
+        ),
+    )
+    (file,) = export.export(fork, base, tmp_path / "out", start_number=7)
+    assert file.name == "0007-Align-sizes.patch"
+    git(checkout, "checkout", "--quiet", ".")
+    git(checkout, "am", str(file))
+    assert (checkout / MODULE).read_text(encoding="utf-8") == PATCHED
+    assert git(checkout, "log", "-1", "--format=%an <%ae>%n%B").strip() == (
+        "Ada Lovelace <ada@example.org>\n"
+        "Align sizes\n\nWhy.\n\n"
+        "Continues https://github.com/pytorch/executorch/pull/1\n\n"
+        "Fixes #7345\n\n"
+        "Test plan:\nmake test"
+    )
+
+
+def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
+    loaded, base = series.load(), export.base_of(versions.DEFAULT)
+    first, second = (export.export(loaded, base, tmp_path / name) for name in "ab")
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+
+
+def test_bad_targets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--onto 9\.9 is neither a release"):
+        export.base_of("9.9")
+    with pytest.raises(UserError, match="not a git checkout"):
+        export.base_of(str(make_tree(tmp_path / "tree")))
