@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""Stateful models that others designed, each with example inputs and how to lower it.
+
+Most are ExecuTorch's own examples; the others are plain stacks of `torch.nn` layers that keep
+their state in buffers from call to call. Weights are random, from a fixed seed; Silero VAD's are
+the real ones. All buffers start at zero, as they do in the runtime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.examples.models.llama.llama_transformer import construct_transformer
+from executorch.examples.models.llama.model_args import ModelArgs
+from executorch.examples.models.silero_vad.export_silero_vad import load_model
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How a model is brought to ExecuTorch."""
+
+    reinplace: bool = False
+    """Run the reinplace pass, so that caches are written where they stand."""
+    xnnpack: bool = False
+    """Delegate to XNNPACK what it takes."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One method of one model, ready to export."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    lowering: Lowering = Lowering()
+
+
+@contextlib.contextmanager
+def seeded(seed: int = SEED) -> Iterator[None]:
+    """Draw random numbers from `seed` here, and leave the generator outside as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+# --- ExecuTorch's llama example -------------------------------------------------------------
+
+
+class LlamaStep(nn.Module):
+    """The llama example with its options as plain tensors: `forward(tokens, input_pos)`.
+
+    Tokens have the shape [1, length], `input_pos` the shape [length]; the logits of the last
+    token come back.
+    """
+
+    def __init__(self, transformer: nn.Module) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
+        return self.transformer(tokens, {"input_pos": input_pos})
+
+
+def llama(
+    layers: int,
+    *,
+    dim: int = 64,
+    heads: int = 4,
+    context: int = 256,
+    vocabulary: int = 128,
+    **args: Any,
+) -> LlamaStep:
+    """ExecuTorch's llama example with a key/value cache and random weights.
+
+    Args:
+        layers: Number of transformer blocks.
+        dim: Width of the model; the cache of a layer is 2 * context * dim floats.
+        heads: Attention heads, each with its own keys and values.
+        context: Tokens that the cache holds.
+        vocabulary: Size of the vocabulary.
+        args: More of the example's `ModelArgs`.
+    """
+    model_args = ModelArgs(
+        dim=dim,
+        n_layers=layers,
+        n_heads=heads,
+        vocab_size=vocabulary,
+        max_seq_len=context,
+        max_context_len=context,
+        use_kv_cache=True,
+        **args,
+    )
+    with seeded():
+        return LlamaStep(construct_transformer(model_args).eval())
+
+
+def one_token() -> tuple[Tensor, Tensor]:
+    """The inputs of a decoding step at the first position."""
+    return torch.tensor([[1]]), torch.tensor([0])
+
+
+def _llama_decode(layers: int, lowering: Lowering = Lowering(), **args: Any) -> Model:
+    return Model(llama(layers, **args), one_token(), lowering)
+
+
+def _gated_delta_net() -> Model:
+    """Four blocks whose attention is the example's gated delta net: a recurrent matrix for
+    each head and the last inputs of a short convolution."""
+    return Model(llama(4, layer_types=["linear_attention"] * 4), one_token())
+
+
+def _short_convolution() -> Model:
+    """LFM2's mixture: short convolutions, and attention in every third block."""
+    kinds = ["conv", "conv", "full_attention"] * 2
+    return Model(llama(6, layer_types=kinds, hidden_dim=256), one_token())
+
+
+# --- Silero VAD -----------------------------------------------------------------------------
+
+SAMPLE_RATE = 16_000
+CHUNK = 512
+"""Samples that Silero VAD takes at a time, at 16 kHz."""
+CONTEXT = 64
+"""Samples of the chunk before that it sees again."""
+
+
+class StreamingVad(nn.Module):
+    """Silero VAD that keeps its own state: `forward(chunk)` takes a [1, 512] chunk of samples
+    and returns the [1, 1] probability that it is speech."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("state", torch.zeros(2, 1, 128))
+        self.register_buffer("context", torch.zeros(1, CONTEXT))
+
+    def forward(self, chunk: Tensor) -> Tensor:
+        probability, state = self.network(torch.cat([self.context, chunk], dim=1), self.state)
+        self.state.copy_(state)
+        self.context.copy_(chunk[:, -CONTEXT:])
+        return probability
+
+
+def silero_weights() -> Path:
+    """The TorchScript file of the PyPI package `silero-vad`: from the checkout's cache, or from
+    the package if that is installed.
+
+    Raises:
+        FileNotFoundError: Neither has it.
+    """
+    # Importing the package would pull in audio libraries that nothing here needs.
+    spec = importlib.util.find_spec("silero_vad")
+    installed = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    for place in [*sorted(ROOT.glob(".cache/silero-vad-*/silero_vad")), *installed]:
+        path = place / "data" / "silero_vad.jit"
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        "silero_vad.jit not found: `make demo` fetches it, as does "
+        "`pip install --no-deps --target .cache/silero-vad-6.2.3 silero-vad==6.2.3`"
+    )
+
+
+def silero_vad() -> StreamingVad:
+    """ExecuTorch's eager Silero VAD with the real weights, made to keep its own state."""
+    # The example compares itself with the original on random samples, and prints the outcome.
+    with seeded(), contextlib.redirect_stdout(sys.stderr):
+        return StreamingVad(load_model(str(silero_weights()))).eval()
+
+
+def _silero_vad() -> Model:
+    return Model(silero_vad(), (torch.zeros(1, CHUNK),))
+
+
+# --- recurrent cells and causal convolutions ------------------------------------------------
+
+
+class GruStack(nn.Module):
+    """Layers of `nn.GRUCell`, the hidden state of each in a buffer."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(nn.GRUCell(width, width) for _ in range(layers))
+        for i in range(layers):
+            self.register_buffer(f"hidden{i}", torch.zeros(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, cell in enumerate(self.cells):
+            hidden = self.get_buffer(f"hidden{i}")
+            x = cell(x, hidden)
+            hidden.copy_(x)
+        return x
+
+
+class LstmStack(nn.Module):
+    """Layers of `nn.LSTMCell`, the hidden and the cell state of each in buffers."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(nn.LSTMCell(width, width) for _ in range(layers))
+        for i in range(layers):
+            self.register_buffer(f"hidden{i}", torch.zeros(1, width))
+            self.register_buffer(f"cell{i}", torch.zeros(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, layer in enumerate(self.cells):
+            hidden, cell = self.get_buffer(f"hidden{i}"), self.get_buffer(f"cell{i}")
+            x, new_cell = layer(x, (hidden, cell))
+            hidden.copy_(x)
+            cell.copy_(new_cell)
+        return x
+
+
+class StreamingConvolutions(nn.Module):
+    """A temporal convolution network over a stream: causal convolutions whose dilation doubles
+    from layer to layer, the left context of each in a buffer, a residual around each."""
+
+    def __init__(self, layers: int, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Conv1d(channels, channels, kernel, dilation=2**i) for i in range(layers)
+        )
+        for i in range(layers):
+            self.register_buffer(f"left{i}", torch.zeros(1, channels, (kernel - 1) * 2**i))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            left = self.get_buffer(f"left{i}")
+            padded = torch.cat([left, x], dim=2)
+            left.copy_(padded[:, :, -left.shape[2] :])
+            x = x + torch.relu(layer(padded))
+        return x
+
+
+def _gru_stack() -> Model:
+    with seeded():
+        return Model(GruStack(4, 128).eval(), (torch.zeros(1, 128),))
+
+
+def _lstm_stack() -> Model:
+    with seeded():
+        return Model(LstmStack(4, 128).eval(), (torch.zeros(1, 128),))
+
+
+def _streaming_convolutions() -> Model:
+    with seeded():
+        return Model(StreamingConvolutions(4, 32, 3).eval(), (torch.zeros(1, 32, 16),))
+
+
+# --- the list -------------------------------------------------------------------------------
+
+_REINPLACE = Lowering(reinplace=True)
+_XNNPACK = Lowering(xnnpack=True)
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "llama 4": lambda: _llama_decode(4),
+    "llama 4, reinplace": lambda: _llama_decode(4, _REINPLACE),
+    "llama 4, XNNPACK": lambda: _llama_decode(4, _XNNPACK),
+    "llama 16": lambda: _llama_decode(16),
+    "llama 16, reinplace": lambda: _llama_decode(16, _REINPLACE),
+    "llama 16, XNNPACK": lambda: _llama_decode(16, _XNNPACK),
+    "llama 12x768": lambda: _llama_decode(12, **WIDE),
+    "llama 12x768, reinplace": lambda: _llama_decode(12, _REINPLACE, **WIDE),
+    "llama 12x768, XNNPACK": lambda: _llama_decode(12, _XNNPACK, **WIDE),
+    "gated delta net": _gated_delta_net,
+    "LFM2 short convolution": _short_convolution,
+    "Silero VAD": _silero_vad,
+    "GRU stack": _gru_stack,
+    "LSTM stack": _lstm_stack,
+    "streaming convolutions": _streaming_convolutions,
+}
+"""Name to a function that builds the model."""
+
+WIDE: dict[str, int] = {"dim": 768, "heads": 12, "context": 1024}
+"""Dimensions of the 12x768 llama."""
