@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""Run real models through stock and patched ExecuTorch, and compare them step by step.
+
+Each side is a process of its own, since one process can import only one ExecuTorch. The table
+goes to standard output, progress to standard error. The exit code is 0 if every step of every
+model equals its reference on both sides and no arena grew, 1 if not, 2 if it can't be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from demo import MODELS
+from demo.sides import Failure, Side, run_sides
+from demo.table import render, verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    return value
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument(
+        "--stock",
+        type=Path,
+        default=ROOT / ".cache" / "stock" / "1.5.1",
+        metavar="DIR",
+        help="directory with the untouched executorch package (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--patched",
+        type=Path,
+        metavar="DIR",
+        help="directory with a patched executorch package (default: the one that is installed)",
+    )
+    parser.add_argument(
+        "--model", action="append", choices=MODELS, help="only this model; may be repeated"
+    )
+    parser.add_argument("--steps", type=_positive, help="end each model after so many steps")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the demo; returns the exit code."""
+    options = parse(arguments)
+    started = time.monotonic()
+    extra = [f"--model={name}" for name in options.model or ()]
+    if options.steps is not None:
+        extra.append(f"--steps={options.steps}")
+
+    def progress(side: str, text: str) -> None:
+        seconds = time.monotonic() - started
+        print(f"{seconds:5.0f} s  {side:7}  {text}", file=sys.stderr, flush=True)
+
+    try:
+        stock, patched = run_sides(
+            [Side("stock", options.stock), Side("patched", options.patched)],
+            [sys.executable, "-m", "demo.worker", *extra],
+            ROOT,
+            progress,
+        )
+    except Failure as failure:
+        print(f"demo: {failure}", file=sys.stderr)
+        return failure.exit_code
+    print(render(stock, patched))
+    problems = verdict(stock, patched)
+    print("\n".join(problems) if problems else "All steps equal their reference on both sides.")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""One side of the demo: run the models through the ExecuTorch that this process imports.
+
+What comes out is one JSON object a line on standard output: what ExecuTorch this is, what is
+being done, and how each model did. Libraries that print are sent to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from executorch import version
+from executorch.exir import ExecutorchProgramManager
+from executorch.runtime import Method, Runtime
+from torch import Tensor
+
+from benchmarks.lowering import arena_sizes, lower
+from benchmarks.models import (
+    CHUNK,
+    SAMPLE_RATE,
+    WIDE,
+    Model,
+    llama,
+    one_token,
+    silero_vad,
+    silero_weights,
+)
+from demo import MODELS, audio
+
+TOLERANCE = 1e-4
+"""How far a value may be from the reference's and still be called equal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one model did, step by step, against the model that it was made from."""
+
+    model: str
+    arena: int
+    """Bytes of all arenas of the plan."""
+    steps: int
+    equal: int
+    """Steps whose values are all within `TOLERANCE` of the reference's."""
+    worst: float
+    """The largest difference of any step; infinite where a value isn't a number."""
+    note: str = ""
+
+
+class Channel:
+    """Where this process reports to, and how much it is to do."""
+
+    def __init__(self, write: Callable[[str], object], limit: int | None) -> None:
+        self._write = write
+        self.limit = limit
+        self._told = time.monotonic()
+
+    def send(self, kind: str, **values: object) -> None:
+        """Report one event."""
+        self._write(json.dumps({"event": kind, **values}) + "\n")
+        self._told = time.monotonic()
+
+    def progress(self, text: str) -> None:
+        """Report what begins now."""
+        self.send("progress", text=text)
+
+    def steps(self, what: str, items: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the items, at most `limit` of them, and report every two seconds."""
+        items = list(items)[: self.limit]
+        for number, item in enumerate(items):
+            if time.monotonic() - self._told > 2:
+                self.progress(f"{what}: step {number} of {len(items)}")
+            yield item
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    """The largest absolute difference; infinite for a value that isn't a number, or for tensors
+    that differ in shape or dtype."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return float("inf")
+    return float((actual - expected).abs().nan_to_num(nan=float("inf")).max())
+
+
+def outcome(
+    model: str, program: ExecutorchProgramManager, differences: list[float], note: str = ""
+) -> Outcome:
+    """Sum up the differences of all steps."""
+    return Outcome(
+        model=model,
+        arena=sum(arena_sizes(program)),
+        steps=len(differences),
+        equal=sum(d <= TOLERANCE for d in differences),
+        worst=max(differences, default=0.0),
+        note=note,
+    )
+
+
+def load(program: ExecutorchProgramManager) -> Method:
+    """Load `forward` into the runtime."""
+    method = Runtime.get().load_program(program.buffer).load_method("forward")
+    if method is None:
+        raise RuntimeError("the program has no method 'forward'")
+    return method
+
+
+# --- the models -----------------------------------------------------------------------------
+
+
+def run_silero_vad(channel: Channel) -> Outcome:
+    """Stream sound through Silero VAD, beside the original TorchScript model."""
+    name = "Silero VAD"
+    sound, speech = audio.synthesised(), audio.speech()
+    if speech is not None:
+        sound = torch.cat([sound, speech])
+
+    channel.progress(f"{name}: exporting")
+    program = lower(Model(silero_vad(), (torch.zeros(1, CHUNK),)))
+    method = load(program)
+    original = torch.jit.load(str(silero_weights()))
+
+    differences, probabilities = [], []
+    chunks = sound[: len(sound) // CHUNK * CHUNK].split(CHUNK)
+    for chunk in channel.steps(name, chunks):
+        with torch.no_grad():
+            expected = original(chunk[None], SAMPLE_RATE)
+        actual = method.execute([chunk[None]])[0]
+        differences.append(difference(actual, expected))
+        probabilities.append(float(actual))
+
+    note = f"probabilities from {min(probabilities):.3f} to {max(probabilities):.3f}"
+    spoken = "with" if speech is not None else "without (espeak-ng is not installed)"
+    return outcome(name, program, differences, f"{note}, {spoken} real speech")
+
+
+def run_llama(channel: Channel) -> Outcome:
+    """Decode 16 tokens, each the likeliest after the one before, beside eager."""
+    name = "llama 12x768, context 1024"
+    channel.progress(f"{name}: building")
+    eager = llama(12, **WIDE)
+    channel.progress(f"{name}: exporting")
+    program = lower(Model(eager, one_token()))
+    channel.progress(f"{name}: loading")
+    method = load(program)
+
+    differences = []
+    token = torch.tensor([[1]])
+    for position in channel.steps(name, torch.arange(16).split(1)):
+        with torch.no_grad():
+            expected = eager(token, position)
+        differences.append(difference(method.execute([token, position])[0], expected))
+        token = expected.argmax(-1, keepdim=True)
+    return outcome(name, program, differences)
+
+
+RUNS: dict[str, Callable[[Channel], Outcome]] = dict(
+    zip(MODELS, [run_silero_vad, run_llama], strict=True)
+)
+
+
+# --- the process ----------------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> None:
+    """Run the models asked for and report on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m demo.worker", description=__doc__)
+    parser.add_argument("--model", action="append", choices=RUNS, dest="models")
+    parser.add_argument("--steps", type=int, help="end each model after so many steps")
+    options = parser.parse_args(arguments)
+
+    def write(line: str, out=sys.stdout) -> None:
+        out.write(line)
+        out.flush()
+
+    channel = Channel(write, options.steps)
+    with contextlib.redirect_stdout(sys.stderr):
+        channel.send(
+            "side",
+            executorch=version.__version__,
+            torch=torch.__version__,
+            path=str(Path(version.__file__).parent),
+        )
+        for model in options.models or RUNS:
+            channel.send("outcome", **asdict(RUNS[model](channel)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
