@@ -4,6 +4,7 @@ N ?= 20000
 VENV := .venv
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.requirements-$(shell cksum < requirements.txt | tr ' ' -)
+SILERO := .cache/silero-vad-6.2.3
 STOCK = $(shell $(PY) -m tools stock)
 
 export OMP_NUM_THREADS ?= 1
@@ -21,7 +22,13 @@ $(DEPS): requirements.txt
 	@rm -f $(VENV)/.requirements-*
 	@touch $@
 
-setup: $(DEPS) ## environment, custom wheel, untouched release
+# Only its weights are wanted: what the package itself requires would pull another torch.
+$(SILERO): $(DEPS)
+	@echo "== fetching the weights of Silero VAD"
+	$(PY) -m pip install --quiet --no-deps --target $@.new silero-vad==6.2.3
+	@rm -rf $@ && mv $@.new $@
+
+setup: $(DEPS) | $(SILERO) ## environment, custom wheel, untouched release
 	@$(PY) -m tools install
 	@$(PY) -m tools stock > /dev/null
 
