@@ -80,7 +80,7 @@ def _read(side: str, stream: Any, events: queue.Queue[tuple[str, str | None]]) -
 def _collect(
     sides: Sequence[Side], processes: dict[str, subprocess.Popen[str]], progress: Progress
 ) -> dict[str, Report]:
-    """Read what all the processes print until they have ended."""
+    """Read what all the processes print until they have ended, or one of them has failed."""
     events: queue.Queue[tuple[str, str | None]] = queue.Queue()
     for name, process in processes.items():
         arguments = (name, process.stdout, events)
@@ -92,6 +92,8 @@ def _collect(
         name, line = events.get()
         if line is None:
             running -= 1
+            if processes[name].wait() != 0:
+                break
             continue
         event = json.loads(line)
         kind = event.pop("event")
@@ -135,7 +137,7 @@ def run_sides(
                         text=True,
                     )
             reports = _collect(sides, processes, progress)
-            failed = [name for name, process in processes.items() if process.wait() != 0]
+            failed = [name for name, process in processes.items() if process.poll()]
             if failed:
                 text = "\n".join(f"{name} failed:\n{_tail(logs[name])}" for name in failed)
                 raise Failure(text, exit_code=1)

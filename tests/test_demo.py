@@ -68,6 +68,7 @@ def test_worker_that_fails(tmp_path: Path) -> None:
     package = tmp_path / "executorch" / "exir"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('broken on purpose')")
+    (package.parent / "version.py").write_text("__version__ = '0'")
     done = run_demo(INSTALLED, tmp_path)
     assert done.returncode == 1
     assert "patched failed:" in done.stderr and "broken on purpose" in done.stderr
