@@ -53,6 +53,16 @@ def test_a_git_checkout_has_exir_at_its_top(tmp_path: Path) -> None:
     assert tree.apply(make_series(tmp_path / "fork"), package) == [MODULE]
 
 
+def test_windows_line_ends_stay(tmp_path: Path) -> None:
+    upstream_tree = make_tree(tmp_path / "tree")
+    file = upstream_tree / "executorch" / MODULE
+    file.write_bytes(UPSTREAM.replace("\n", "\r\n").encode())
+    fork = make_series(tmp_path / "fork")
+    assert tree.apply(fork, upstream_tree) == [MODULE]
+    assert file.read_bytes() == PATCHED.replace("\n", "\r\n").encode()
+    assert tree.apply(fork, upstream_tree) == []
+
+
 def test_all_conflicts_are_reported_together(tmp_path: Path) -> None:
     moved = UPSTREAM.replace("def first", "def front").replace("self.limit", "self.bound")
     found = conflicts_with(PATCH, tmp_path, moved)

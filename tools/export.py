@@ -15,6 +15,7 @@ from pathlib import Path
 from tools import upstream
 from tools.errors import UserError
 from tools.formatting import formatted
+from tools.newlines import decoded
 from tools.paths import ROOT
 from tools.render import Read, check_claims, steps
 from tools.series import Patch, Series
@@ -67,7 +68,7 @@ def _committed(checkout: Path, prefix: str) -> Read:
             check=False,
             capture_output=True,
         )
-        return shown.stdout.decode("utf-8") if shown.returncode == 0 else None
+        return decoded(shown.stdout) if shown.returncode == 0 else None
 
     return read
 

@@ -125,8 +125,7 @@ def _changed(installed: Installed, root: Path) -> dict[str, bytes]:
 def _rendered(series: Series, version: str) -> dict[str, bytes]:
     check_claims(series)
     with zipfile.ZipFile(upstream.wheel(version)) as archive:
-        files = rendered_package(series, version, archive)
-    return {path: text.encode() for path, text in files.items()}
+        return rendered_package(series, version, archive)
 
 
 def _record_with(record: str, changed: dict[str, bytes]) -> str:

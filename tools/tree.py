@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.errors import UserError
-from tools.render import carries, check_claims, render
+from tools.newlines import decoded, encoded_like
+from tools.render import Read, carries, check_claims, render
 from tools.series import Series
 
 
@@ -26,10 +27,10 @@ def exir_parent(tree: Path) -> Path:
     )
 
 
-def reader(parent: Path):  # type: ignore[no-untyped-def]
+def reader(parent: Path) -> Read:
     def read(path: str) -> str | None:
         file = parent / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        return decoded(file.read_bytes()) if file.is_file() else None
 
     return read
 
@@ -47,7 +48,11 @@ def apply(series: Series, tree: Path) -> list[str]:
         return []
     rendered = render(series, read)
     changed = {path: text for path, text in rendered.items() if read(path) != text}
-    replace_files({parent / path: text.encode() for path, text in changed.items()})
+    contents = {}
+    for path, text in changed.items():
+        file = parent / path
+        contents[file] = encoded_like(text, file.read_bytes() if file.is_file() else None)
+    replace_files(contents)
     return sorted(changed)
 
 

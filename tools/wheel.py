@@ -23,6 +23,7 @@ from wheel.wheelfile import WheelFile  # type: ignore[import-untyped]
 from tools import source as python
 from tools import upstream, versions
 from tools.errors import UserError
+from tools.newlines import decoded, encoded_like
 from tools.render import check_claims, render
 from tools.series import Patch, Series
 from tools.upstream import Target
@@ -56,31 +57,34 @@ def dist_info(version: str) -> str:
     return f"executorch-{version}.dist-info"
 
 
-def rendered_package(series: Series, version: str, archive: zipfile.ZipFile) -> dict[str, str]:
+def rendered_package(series: Series, version: str, archive: zipfile.ZipFile) -> dict[str, bytes]:
     """The files of the package that differ from the release, by path in the wheel."""
     names = set(archive.namelist())
 
-    def read(path: str) -> str | None:
-        entry = f"executorch/{path}"
-        return archive.read(entry).decode() if entry in names else None
+    def original(path: str) -> bytes | None:
+        return archive.read(path) if path in names else None
 
-    files = {f"executorch/{path}": text for path, text in render(series, read).items()}
-    old = archive.read("executorch/version.py").decode()
-    new = re.sub(
-        r'^(__version__ = )"[^"]*"',
-        rf'\g<1>"{versions.custom(version)}"',
-        old,
-        flags=re.MULTILINE,
-    )
-    if old == new:
-        raise UserError('executorch/version.py has no `__version__ = "..."` line to set')
-    return {**files, "executorch/version.py": new}
+    def read(path: str) -> str | None:
+        content = original(f"executorch/{path}")
+        return None if content is None else decoded(content)
+
+    texts = {f"executorch/{path}": text for path, text in render(series, read).items()}
+    files = {path: encoded_like(text, original(path)) for path, text in texts.items()}
+    return {**files, "executorch/version.py": _version(archive, version)}
+
+
+def _version(archive: zipfile.ZipFile, version: str) -> bytes:
+    old = archive.read("executorch/version.py")
+    line = f'__version__ = "{versions.custom(version)}"'.encode()
+    new, count = re.subn(rb'^__version__ = "[^"]*"', line, old, flags=re.MULTILINE)
+    if count != 1:
+        raise UserError('executorch/version.py has no single line `__version__ = "..."`')
+    return new
 
 
 def _changes(series: Series, version: str, archive: zipfile.ZipFile) -> dict[str, bytes]:
-    files = rendered_package(series, version, archive)
+    changes = rendered_package(series, version, archive)
     old, new = dist_info(version), dist_info(versions.custom(version))
-    changes = {path: text.encode() for path, text in files.items()}
     for entry in archive.namelist():
         if entry.startswith(f"{old}/") and not entry.endswith(("/", "/RECORD")):
             changes[new + entry.removeprefix(old)] = archive.read(entry)
@@ -90,10 +94,11 @@ def _changes(series: Series, version: str, archive: zipfile.ZipFile) -> dict[str
 
 
 def _metadata(text: bytes, version: str) -> bytes:
-    old, new = f"\nVersion: {version}\n".encode(), f"\nVersion: {versions.custom(version)}\n"
-    if text.count(old) != 1:
-        raise UserError(f"the release's METADATA has no line `Version: {version}`")
-    return text.replace(old, new.encode())
+    line = re.compile(rb"^Version: %s(?=\r?$)" % re.escape(version).encode(), re.MULTILINE)
+    new, count = line.subn(f"Version: {versions.custom(version)}".encode(), text)
+    if count != 1:
+        raise UserError(f"the release's METADATA has no single line `Version: {version}`")
+    return new
 
 
 def series_record(series: Series, version: str) -> str:
