@@ -167,8 +167,10 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _export(parsed: argparse.Namespace) -> int:
     from tools.export import base_of, export
+    from tools.render import check_claims
 
     chosen = series.load()
+    check_claims(chosen)
     if parsed.only is not None:
         chosen = chosen.only(parsed.only)
     base = base_of(parsed.onto)

@@ -17,7 +17,7 @@ from tools.errors import UserError
 from tools.formatting import formatted
 from tools.newlines import decoded
 from tools.paths import ROOT
-from tools.render import Read, check_claims, steps
+from tools.render import Read, steps
 from tools.series import Patch, Series
 from tools.tree import exir_parent, reader
 from tools.versions import OLDER, SUPPORTED
@@ -79,7 +79,6 @@ def export(series: Series, base: Base, out: Path, start_number: int = 1) -> list
     Raises UserError for conflicts, for an author that git doesn't know, and for a directory
     that can't be written.
     """
-    check_claims(series)
     with tempfile.TemporaryDirectory() as scratch:
         repository = Path(scratch)
         commit(series, base, repository)
