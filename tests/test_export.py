@@ -115,10 +115,10 @@ def test_a_patch_removes_only_lines_that_it_names() -> None:
             before = step.before[file.path]
             if before is None:
                 continue
-            old = formatted(file.path, before).splitlines()
-            new = formatted(file.path, step.after[file.path]).splitlines()
+            before = formatted(file.path, before)
+            after = formatted(file.path, step.after[file.path])
             named = named_lines(before, file)
-            diff = difflib.unified_diff(old, new, n=0, lineterm="")
+            diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
             removed = [line[1:] for line in list(diff)[2:] if line.startswith("-")]
             stray = [line for line in removed if line.strip() and line not in named]
             assert not stray, f"{step.patch.name}: {file.path} removes {stray}"

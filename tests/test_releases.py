@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +36,6 @@ def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path)
 
 
 def _copy_with(source: Path, target: Path, rendered: dict[str, str]) -> None:
-    for file in source.rglob("*.py"):
-        copied = target / file.relative_to(source)
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        copied.write_bytes(file.read_bytes())
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     for path, text in rendered.items():
         (target.parent / path).write_text(text, encoding="utf-8")

@@ -49,9 +49,7 @@ def test_everything_that_the_series_does_not_touch_is_the_release_s_own(custom: 
 def test_record_holds_for_every_file(custom: Path) -> None:
     with WheelFile(custom) as built:
         for name in built.namelist():
-            built.read(name)  # raises where RECORD says otherwise
-        with pytest.raises(KeyError):
-            built.read("executorch/no_such_file.py")
+            built.read(name)  # raises where RECORD says otherwise or nothing
 
 
 def test_metadata_differs_in_the_version_alone(custom: Path) -> None:
