@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools import series, versions
+from tools import plan, series, versions
 from tools.errors import UserError
 from tools.paths import DIST
 
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_refresh(commands)
     _add_check(commands)
     _add_matrix(commands)
+    _add_plan(commands)
     return parser
 
 
@@ -298,6 +299,17 @@ def _matrix(parsed: argparse.Namespace) -> int:
     rows = run(series.load(), tuple(parsed.versions) or versions.SUPPORTED)
     print(table(rows))
     return DONE if all(row.passed for row in rows) else DIFFERS
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "plan",
+        plan.run,
+        "draw the memory plan of a model, stock and patched side by side",
+        "plan my_model.py:make --png plan.png",
+    )
+    plan.add_arguments(parser)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,3 @@
-# Copyright (c) 2026, the executorch-mutbuf authors.
-# This source code is licensed under the BSD-style license found in the
-# LICENSE file in the root directory of this source tree.
 """Peak live bytes: what a memory plan can't do without."""
 
 from __future__ import annotations
