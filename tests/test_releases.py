@@ -29,8 +29,9 @@ def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path)
         (patched / entry.name).symlink_to(entry)
     (patched / "exir").unlink()
     _copy_with(release / "exir", patched / "exir", rendered)
-    script = "import sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(
-        f"import {module}; assert {module}.__file__.startswith(sys.argv[1])" for module in MODULES
+    script = "import importlib, sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(
+        f"assert importlib.import_module({module!r}).__file__.startswith(sys.argv[1])"
+        for module in MODULES
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
 
