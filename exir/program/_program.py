@@ -1,0 +1,5 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+
+from executorch.exir.passes.memory_planning_pass import begin_program  # noqa: F401
