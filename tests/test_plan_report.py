@@ -567,6 +567,16 @@ def test_a_module_or_a_lowered_program(model: Path) -> None:
     assert by_name(from_module)["b_state"].bytes == 64
 
 
+def test_a_model_inside_a_package(model: Path) -> None:
+    package = model.parent / "models"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (model.parent / "beside.py").write_text("from my_model import one\n")
+    (package / "inside.py").write_text("from beside import one\n")
+    plan = Plan.from_json(plan_of(package / "inside.py", "one", "here"))
+    assert by_name(plan)["b_state"].bytes == 64
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -21,7 +21,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 10, 18, 20
 PLOT_WIDTH, PLOT_HEIGHT, LEAST_HEIGHT = 620, 440, 60
 CHARACTER, LINE = 6.1, 12
 """A character of the labels' 10-pixel monospace font is 6.02 wide, 5.5 in some fonts."""
-THINNEST = 0.6
+NARROWEST, FLATTEST = 1.5, 0.6
+"""What lives for a node or two of thousands is seen all the same."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,11 @@ def _draw(row: Row, panel: Panel, height: float, tensors: list[dict[str, str]]) 
 
 def _rectangle(box: Box, per_node: float, per_byte: float, floor: float, index: int) -> Rectangle:
     tensor = box.tensor
-    width = max((box.end - box.start) * per_node, THINNEST)
-    height = max(tensor.bytes * per_byte, THINNEST)
+    width = max((box.end - box.start) * per_node, NARROWEST)
+    height = max(tensor.bytes * per_byte, FLATTEST)
     fits = height >= LINE and width >= len(tensor.name) * CHARACTER + 6
     return Rectangle(
-        x=LEFT + box.start * per_node,
+        x=LEFT + min(box.start * per_node, PLOT_WIDTH - width),
         y=floor - (tensor.offset * per_byte) - height,
         width=width,
         height=height,

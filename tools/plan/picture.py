@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.plan.data import KINDS, Plan
-from tools.plan.panels import Panel, Row, rows
+from tools.plan.panels import Box, Panel, Row, rows
 from tools.plan.text import bytes_text, ratio_text, steps
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def _draw(axes: Axes, row: Row, panel: Panel | None, label: str) -> None:
     if panel is None:
         axes.set_title(f"{where}: none", loc="left", fontsize=10)
         return
-    corners = [
-        [(x, y) for x, y in _corners(box.start, box.end, box.tensor.offset, box.tensor.bytes)]
-        for box in panel.boxes
-    ]
+    corners = [_corners(box, row.nodes) for box in panel.boxes]
     colours = [COLOURS[box.tensor.kind] for box in panel.boxes]
     axes.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=MARK, linewidths=0.2)
@@ -87,6 +84,9 @@ def _draw(axes: Axes, row: Row, panel: Panel | None, label: str) -> None:
         axes.axvline(panel.peak.node + 0.5, color=MARK, linewidth=1, linestyle="--")
 
 
-def _corners(start: float, end: float, offset: int, size: int) -> tuple[tuple[float, float], ...]:
-    top = offset + size
-    return ((start, offset), (end, offset), (end, top), (start, top))
+def _corners(box: Box, nodes: int) -> list[tuple[float, float]]:
+    bottom, top = box.tensor.offset, box.tensor.offset + box.tensor.bytes
+    # What lives for a node or two of thousands is seen all the same.
+    width = max(box.end - box.start, nodes / 500)
+    start = min(box.start, nodes - width)
+    return [(start, bottom), (start + width, bottom), (start + width, top), (start, top)]

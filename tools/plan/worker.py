@@ -52,8 +52,7 @@ def plan_of(model: Path, function: str, label: str) -> str:
     except ModuleNotFoundError as error:
         raise UserError(f"no usable ExecuTorch: {error}") from error
 
-    # As python does for a script: the model's neighbours can be imported.
-    sys.path[0] = str(model.parent)
+    sys.path[0] = str(_import_root(model))
     with _told_in_one_line(f"{model} can't be imported", model):
         module = _import(model)
     make = getattr(module, function, None)
@@ -77,6 +76,14 @@ def _told_in_one_line(what: str, model: Path) -> Iterator[None]:
         at = f" (line {lines[-1]})" if lines else ""
         reason = next(iter(str(error).strip().splitlines()), "")
         raise UserError(f"{what}{at}: {type(error).__name__}: {reason}") from error
+
+
+def _import_root(model: Path) -> Path:
+    """Where the model's imports begin: beside it, or above the package that it is in."""
+    directory = model.parent
+    while (directory / "__init__.py").is_file():
+        directory = directory.parent
+    return directory
 
 
 def _import(path: Path) -> ModuleType:
