@@ -1,16 +1,18 @@
-"""The series on every supported release: it applies, and each result imports."""
+"""The series on every supported release: it applies, each result imports, and the new tests
+pass on the oldest line, too."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools import render, series, upstream, versions
-from tools.tree import reader
+from tests.trees import patched_tree
+from tools import versions
+from tools.paths import ROOT
 
 MODULES = (
     "executorch.exir.memory_planning",
@@ -21,22 +23,18 @@ MODULES = (
 
 @pytest.mark.parametrize("version", versions.SUPPORTED)
 def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path) -> None:
-    release = upstream.unpacked(version) / "executorch"
-    rendered = render.render(series.load(), reader(release))
-    patched = tmp_path / "executorch"
-    patched.mkdir()
-    for entry in release.iterdir():
-        (patched / entry.name).symlink_to(entry)
-    (patched / "exir").unlink()
-    _copy_with(release / "exir", patched / "exir", rendered)
+    tree = patched_tree(version, tmp_path)
     script = "import importlib, sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(
         f"assert importlib.import_module({module!r}).__file__.startswith(sys.argv[1])"
         for module in MODULES
     )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-c", script, str(tree)], check=True)
 
 
-def _copy_with(source: Path, target: Path, rendered: dict[str, str]) -> None:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    for path, text in rendered.items():
-        (target.parent / path).write_text(text, encoding="utf-8")
+def test_the_new_tests_pass_on_1_4_1(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(patched_tree("1.4.1", tmp_path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "exir/tests"],
+        cwd=ROOT, env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

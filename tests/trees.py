@@ -1,0 +1,26 @@
+"""Patched trees of any release, for processes that import it by PYTHONPATH."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tools import render, series, upstream
+from tools.tree import reader
+
+
+def patched_tree(version: str, directory: Path) -> Path:
+    """Make `directory/executorch` out of a release: the series in `exir/`, links else."""
+    release = upstream.unpacked(version) / "executorch"
+    rendered = render.render(series.load(), reader(release))
+    patched = directory / "executorch"
+    patched.mkdir()
+    for entry in release.iterdir():
+        if entry.name != "exir":
+            (patched / entry.name).symlink_to(entry)
+    shutil.copytree(
+        release / "exir", patched / "exir", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for path, text in rendered.items():
+        (patched / path).write_text(text, encoding="utf-8")
+    return directory
