@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager, memory
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from executorch.exir.tensor import TensorSpec
+from executorch.version import __version__
 from torch import fx
 from torch.export.graph_signature import ExportGraphSignature, OutputKind
 from torch.utils._pytree import tree_leaves
@@ -33,8 +33,7 @@ def extract(manager: ExecutorchProgramManager, label: str = "") -> Plan:
         read_method(name, program.graph_module, program.graph_signature)
         for name, program in programs.items()
     ]
-    version = metadata.version("executorch")
-    return Plan(f"{label or 'executorch'} {version}", with_shared(methods))
+    return Plan(f"{label or 'executorch'} {__version__}", with_shared(methods))
 
 
 def read_method(name: str, module: fx.GraphModule, signature: ExportGraphSignature) -> Method:
