@@ -70,7 +70,7 @@ class DelayLine(Stateful):
     be taken for a buffer that was changed in place, and copies must not overtake."""
 
     def __init__(self, order: str = "abc") -> None:
-        super().__init__(**{name: (5,) for name in order})
+        super().__init__(**dict.fromkeys(order, (5,)))
 
     def forward(self, x: Tensor) -> Tensor:
         self.a.copy_(self.b)

@@ -84,6 +84,8 @@ def export_methods(
     programs = {}
     for method, inputs in methods.items():
         shapes = (dynamic_shapes or {}).get(method)
+        # Dynamo guesses dynamic shapes from the exports before, also for branches of a cond.
+        torch._dynamo.reset()
         with _method_as_forward(module, method), torch.no_grad():
             programs[method] = export(module, inputs, dynamic_shapes=shapes)
     return programs

@@ -3,15 +3,144 @@
 # LICENSE file in the root directory of this source tree.
 
 import unittest
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import torch
 from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
 from executorch.exir.capture._capture import patch_forward
 from executorch.exir.pass_base import PassBase, PassResult
 from executorch.exir.passes import MemoryPlanningPass
+from expecttest import assert_expected_inline
 from torch import nn
 from torch.export import export, ExportedProgram
+from torch.utils import _pytree as pytree
+
+
+def _planned_graph(
+    module: torch.nn.Module, inputs: tuple[Any, ...]
+) -> torch.fx.GraphModule:
+    with torch.no_grad():
+        program = to_edge(export(module, inputs, strict=True))
+    return program.to_executorch().exported_program().graph_module
+
+
+def _conds_and_branches(
+    graph_module: torch.fx.GraphModule,
+) -> Iterable[tuple[torch.fx.Node, str, torch.fx.GraphModule]]:
+    for node in graph_module.graph.nodes:
+        if node.target is torch.ops.higher_order.cond:
+            for name in (branch.target for branch in node.args[1:3]):
+                yield node, name, getattr(graph_module, name)
+
+
+def _printed_branch_inputs(graph_module: torch.fx.GraphModule) -> str:
+    """Where each input of a branch, and each view in it, has memory of the branch's own."""
+    lines = []
+    for cond, branch_name, branch in _conds_and_branches(graph_module):
+        lines.append(f"{cond.name}, {branch_name}:")
+        for node in branch.graph.nodes:
+            if node.op == "placeholder" or "view" in node.name:
+                lines.append(f"  {node.name}: {node.meta['spec'].mem_offset}")
+    return "\n".join(lines)
+
+
+def _printed_branch_results(graph_module: torch.fx.GraphModule) -> str:
+    """Whether each branch writes its result to where the graph around it planned it."""
+    lines = []
+    for cond, branch_name, branch in _conds_and_branches(graph_module):
+        wanted = pytree.tree_leaves(cond.meta["spec"])
+        results = pytree.tree_leaves(branch.graph.output_node().args)
+        for place, result in zip(wanted, results):
+            spec = result.meta["spec"]
+            there = (spec.mem_id, spec.mem_offset) == (place.mem_id, place.mem_offset)
+            where = "the parent's place" if there else "the branch's own place"
+            lines.append(f"{cond.name}, {branch_name}: {where}")
+        inner = _printed_branch_results(branch)
+        lines.extend(f"  {line}" for line in inner.splitlines())
+    return "\n".join(lines)
+
+
+class _TwoConds(torch.nn.Module):
+    def forward(self, x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        def left(a: torch.Tensor) -> torch.Tensor:
+            return a.sin() * 2
+
+        def right(a: torch.Tensor) -> torch.Tensor:
+            return a.cos()
+
+        y = torch.cond(p.sum() > 0, left, right, [x])
+        z = torch.cond(p.sum() > 1, left, right, [x + 1])
+        return y + z
+
+
+class _NestedConds(torch.nn.Module):
+    def forward(self, x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        def inner(a: torch.Tensor) -> torch.Tensor:
+            return torch.cond(a.sum() > 0, torch.sin, torch.cos, [a])
+
+        y = torch.cond(p.sum() > 0, inner, torch.exp, [x])
+        z = torch.cond(p.sum() > 1, torch.exp, inner, [x + 1])
+        return y + z
+
+
+class TestMisc(unittest.TestCase):
+    def test_branch_that_views_a_buffer(self) -> None:
+        class ViewInBranch(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("state", torch.zeros(2, 4))
+
+            def forward(self, x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+                def left(state: torch.Tensor) -> torch.Tensor:
+                    return state.view(8) * 2
+
+                def right(state: torch.Tensor) -> torch.Tensor:
+                    return state.view(8) - 1
+
+                y = torch.cond(p.sum() > 0, left, right, [self.state])
+                self.state.add_(x)
+                return y
+
+        graph_module = _planned_graph(
+            ViewInBranch(), (torch.randn(2, 4), torch.ones(2))
+        )
+        # The caller says where the input of a branch is, so it has no place here.
+        assert_expected_inline(
+            _printed_branch_inputs(graph_module),
+            """\
+cond, submodule_0:
+  b_state: None
+  aten_view_copy_default: None
+cond, submodule_1:
+  b_state: None
+  aten_view_copy_default: None""",
+        )
+
+    def test_results_of_cond_after_another(self) -> None:
+        graph_module = _planned_graph(_TwoConds(), (torch.randn(8), torch.ones(2)))
+        assert_expected_inline(
+            _printed_branch_results(graph_module),
+            """\
+cond, submodule_0: the parent's place
+cond, submodule_1: the parent's place
+cond_1, submodule_2: the parent's place
+cond_1, submodule_3: the parent's place""",
+        )
+
+    def test_results_of_nested_cond(self) -> None:
+        graph_module = _planned_graph(_NestedConds(), (torch.randn(8), torch.ones(2)))
+        assert_expected_inline(
+            _printed_branch_results(graph_module),
+            """\
+cond, submodule_0: the parent's place
+  cond, submodule_0: the parent's place
+  cond, submodule_1: the parent's place
+cond, submodule_1: the parent's place
+cond_1, submodule_2: the parent's place
+cond_1, submodule_3: the parent's place
+  cond, submodule_0: the parent's place
+  cond, submodule_1: the parent's place""",
+        )
 
 
 class Accumulator(nn.Module):
