@@ -5,9 +5,11 @@
 import dataclasses
 import difflib
 import math
+import operator
 import warnings
 from bisect import bisect_left
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import (
@@ -20,16 +22,93 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
 import torch
+from executorch.exir.memory_planning import (
+    _alias_inplace_result_specs,
+    _is_inplace_node,
+    get_node_tensor_specs,
+)
 from executorch.exir.pass_base import PassBase
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from executorch.exir.schema import DeviceType, TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
 from torch.export.exported_program import ExportGraphSignature
+from torch.fx import Node
 from torch.utils import _pytree as pytree
+
+
+def _settle_inplace_specs(graph_module: torch.fx.GraphModule) -> None:
+    """Make every mention of an in-place result mention the spec of what was changed.
+
+    The planner ties an in-place node to its argument, but the specs that were copied
+    off the node before that, by a getitem or by the output node, would still be the
+    node's old ones: tensors that nothing computes and that still get memory.
+    """
+    settled = False
+    for node in graph_module.graph.nodes:
+        if _is_inplace_node(node) and get_node_tensor_specs(node):
+            _alias_inplace_result_specs(node)
+            settled = True
+        elif node.target is operator.getitem and _is_inplace_node(node.args[0]):
+            node.meta["spec"] = node.args[0].meta["spec"][node.args[1]]
+    if settled:
+        output = graph_module.graph.output_node()
+        output.meta["spec"] = pytree.tree_map(
+            lambda arg: arg.meta.get("spec") if isinstance(arg, Node) else None,
+            output.args[0],
+        )
+
+
+def _mutated_input_specs(
+    graph_module: torch.fx.GraphModule, graph_signature: ExportGraphSignature
+) -> Set[TensorSpec]:
+    """The specs of the buffers and user inputs that the signature says are mutated."""
+    mutated = {
+        name
+        for name, fqn in graph_signature.inputs_to_buffers.items()
+        if fqn in graph_signature.buffers_to_mutate.values()
+    }
+    mutated.update(graph_signature.user_inputs_to_mutate.values())
+    return {
+        spec
+        for node in graph_module.graph.nodes
+        if node.op == "placeholder" and node.target in mutated
+        for spec in get_node_tensor_specs(node)
+    }
+
+
+@contextmanager
+def _mutations_take_no_output_memory(
+    graph_module: torch.fx.GraphModule,
+    graph_signature: Optional[ExportGraphSignature],
+) -> Iterator[None]:
+    """Keep what is written back out of the graph's outputs while memory is planned.
+
+    The result of a write-back is the buffer, or the user input. It is an output of the
+    graph and mostly not of the program; as an output it needs no memory, and where the
+    caller allocates the outputs the buffer needs its memory nevertheless. Afterwards the
+    output node's specs are those that the emitter uses: for what was written back, the
+    buffer's own. Without a signature nothing is known to be written back, and nothing
+    changes.
+    """
+    if graph_signature is None:
+        yield
+        return
+    _settle_inplace_specs(graph_module)
+    meta = graph_module.graph.output_node().meta
+    specs = meta["spec"]
+    mutated = _mutated_input_specs(graph_module, graph_signature)
+    meta["spec"] = pytree.tree_map_only(
+        TensorSpec, lambda spec: None if spec in mutated else spec, specs
+    )
+    try:
+        yield
+    finally:
+        meta["spec"] = specs
 
 
 def _align_up(value: int, alignment: int) -> int:

@@ -6,10 +6,22 @@ import unittest
 from typing import Any, Dict, Iterable, List, Tuple
 
 import torch
-from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
+from executorch.exir import (
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
 from executorch.exir.capture._capture import patch_forward
+from executorch.exir.memory_planning import (
+    get_node_tensor_specs,
+    greedy,
+    MemoryPlanningAlgorithmSuite,
+)
 from executorch.exir.pass_base import PassBase, PassResult
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.tensor import TensorSpec
 from expecttest import assert_expected_inline
 from torch import nn
 from torch.export import export, ExportedProgram
@@ -256,3 +268,362 @@ class TestOnePassManyPrograms(unittest.TestCase):
         config.passes = []
         program = to_edge(accumulator_programs(1024)).to_executorch(config)
         self.assertEqual(emitted_plan(program), self.plan_fresh(1024))
+
+
+def _lowered(
+    module: torch.nn.Module,
+    inputs: Tuple[Any, ...],
+    planning: Dict[str, Any],
+    **config: Any,
+) -> ExecutorchProgramManager:
+    """Lower with the greedy algorithm, whatever the default is."""
+    with torch.no_grad():
+        edge = to_edge(export(module, inputs))
+    memory_planning_pass = MemoryPlanningPass(
+        memory_planning_algo=MemoryPlanningAlgorithmSuite(algo_list=[greedy]),
+        **planning,
+    )
+    return edge.to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass, **config)
+    )
+
+
+def _place(spec: TensorSpec) -> str:
+    if spec.mem_id is None:
+        return "no memory"
+    first, last = spec.lifetime
+    nbytes = spec.allocated_memory
+    return f"arena {spec.mem_id}, {spec.mem_offset} + {nbytes}, alive {first}-{last}"
+
+
+def _printed_plan(program: ExecutorchProgramManager) -> str:
+    """Each tensor with its arena, offset + bytes and live range; then what is returned.
+
+    Tensors are called for the first node that has them, other than an allocation. The
+    outputs are those of the graph, written-back state first.
+    """
+    graph_module = program.exported_program().graph_module
+    sizes = graph_module.meta["non_const_buffer_sizes"]
+    lines: List[str] = [f"arenas: {sizes}"]
+    names: Dict[TensorSpec, str] = {}
+    for node in graph_module.graph.nodes:
+        if node.op == "output" or "alloc" in node.name:
+            continue
+        for spec in get_node_tensor_specs(node):
+            if spec not in names and not spec.const:
+                names[spec] = node.name
+                lines.append(f"{node.name}: {_place(spec)}")
+    output = graph_module.graph.output_node()
+    for number, spec in enumerate(output.meta["spec"]):
+        if isinstance(spec, TensorSpec):
+            name = names.get(spec, f"a tensor of its own, {_place(spec)}")
+            lines.append(f"output {number} is {name}")
+    return "\n".join(lines)
+
+
+class _State(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(8))
+
+
+class _Scaled(_State):
+    """All that reads the state comes before what is written back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.state
+        self.state.copy_(y + 1)
+        return y
+
+
+class _Stored(_State):
+    """A setter: there is no user output."""
+
+    def forward(self, x: torch.Tensor) -> None:
+        self.state.copy_(x * 2)
+
+
+class _Indexed(torch.nn.Module):
+    """With the reinplace pass, the state is written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(4, 8))
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        self.state.index_put_((i,), x)
+        return self.state.sum(0)
+
+
+class _IndexedAndReturned(_Indexed):
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        self.state.index_put_((i,), x)
+        return self.state
+
+
+class _NoSignature(MemoryPlanningPass):
+    """Plans a graph as callers do that have no signature."""
+
+    def run(
+        self, graph_module: torch.fx.GraphModule, graph_signature: Any = None
+    ) -> PassResult:
+        return super().run(graph_module, None)
+
+
+class TestWriteBackResults(unittest.TestCase):
+    """What is written back is the buffer, and takes no memory as an output."""
+
+    x: torch.Tensor = torch.ones(8)
+    row: Tuple[torch.Tensor, torch.Tensor] = (torch.ones(1, 8), torch.tensor([1]))
+
+    def test_copied(self) -> None:
+        program = _lowered(_Scaled(), (self.x,), {})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-10
+x: arena 1, 0 + 32, alive 0-4
+aten_mul_tensor: arena 1, 32 + 32, alive 3-10
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_copied_without_memory_for_outputs(self) -> None:
+        program = _lowered(_Scaled(), (self.x,), {"alloc_graph_output": False})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 80]
+b_state: arena 1, 32 + 32, alive 0-10
+x: arena 1, 0 + 32, alive 0-4
+aten_mul_tensor: no memory
+dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_copied_without_memory_for_inputs(self) -> None:
+        program = _lowered(_Scaled(), (self.x,), {"alloc_graph_input": False})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-10
+x: no memory
+aten_mul_tensor: arena 1, 32 + 32, alive 3-10
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_copied_without_memory_for_buffers(self) -> None:
+        program = _lowered(
+            _Scaled(),
+            (self.x,),
+            {"alloc_mutable_buffers": False},
+            emit_mutable_buffer_names=True,
+        )
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 80]
+b_state: no memory
+x: arena 1, 0 + 32, alive 0-4
+aten_mul_tensor: arena 1, 32 + 32, alive 3-10
+dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_copied_to_shared_buffer(self) -> None:
+        program = _lowered(_Scaled(), (self.x,), {"share_mutable_buffers": True})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 80, 32]
+b_state: arena 2, 0 + 32, alive 0-10
+x: arena 1, 0 + 32, alive 0-4
+aten_mul_tensor: arena 1, 32 + 32, alive 3-10
+dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_setter(self) -> None:
+        program = _lowered(_Stored(), (self.x,), {})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-8
+x: arena 1, 32 + 32, alive 0-6
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 3-6
+aten_mul_tensor: arena 1, 0 + 32, alive 5-7
+output 0 is b_state""",
+        )
+
+    def test_setter_without_memory_for_outputs(self) -> None:
+        program = _lowered(_Stored(), (self.x,), {"alloc_graph_output": False})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-8
+x: arena 1, 32 + 32, alive 0-6
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 3-6
+aten_mul_tensor: arena 1, 0 + 32, alive 5-7
+output 0 is b_state""",
+        )
+
+    def test_setter_of_shared_buffer(self) -> None:
+        program = _lowered(_Stored(), (self.x,), {"share_mutable_buffers": True})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 80, 32]
+b_state: arena 2, 0 + 32, alive 0-8
+x: arena 1, 32 + 32, alive 0-6
+dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 16, alive 3-6
+aten_mul_tensor: arena 1, 0 + 32, alive 5-7
+output 0 is b_state""",
+        )
+
+    def test_in_place(self) -> None:
+        program = _lowered(_Indexed(), self.row, {}, run_reinplace_pass=True)
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 176]
+b_state: arena 1, 0 + 128, alive 0-6
+x: arena 1, 128 + 32, alive 0-3
+i: arena 1, 160 + 16, alive 0-3
+aten_sum_dim_int_list: arena 1, 128 + 32, alive 4-6
+output 0 is b_state
+output 1 is aten_sum_dim_int_list""",
+        )
+
+    def test_state_in_place_is_user_output(self) -> None:
+        plans = [
+            _printed_plan(
+                _lowered(
+                    _IndexedAndReturned(),
+                    self.row,
+                    {"alloc_graph_output": outputs},
+                    run_reinplace_pass=True,
+                )
+            )
+            for outputs in (True, False)
+        ]
+        assert_expected_inline(
+            plans[0],
+            """\
+arenas: [0, 176]
+b_state: arena 1, 0 + 128, alive 0-4
+x: arena 1, 128 + 32, alive 0-3
+i: arena 1, 160 + 16, alive 0-3
+output 0 is b_state
+output 1 is b_state""",
+        )
+        # The state has its memory, whoever allocates the other outputs.
+        self.assertEqual(plans[0], plans[1])
+
+    def test_state_copied_is_user_output(self) -> None:
+        class Accumulated(_State):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.state.add_(x)
+                return self.state
+
+        program = _lowered(Accumulated(), (self.x,), {})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 96]
+b_state: arena 1, 64 + 32, alive 0-5
+x: arena 1, 32 + 32, alive 0-3
+aten_add_tensor: arena 1, 0 + 32, alive 2-5
+output 0 is b_state
+output 1 is aten_add_tensor""",
+        )
+
+    def test_custom_operator(self) -> None:
+        from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
+            CustomKVCache,
+        )
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+        class Cached(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cache = CustomKVCache(1, 4, 1, 8)
+
+            def forward(self, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+                k, v = self.cache.update(at, x, x)
+                return k + v
+
+        inputs = (torch.tensor([0]), torch.ones(1, 1, 1, 8))
+        program = _lowered(Cached(), inputs, {"alloc_graph_output": False})
+        # The buffers have memory although the graph returns them as they are.
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 512]
+b_cache_k_cache: arena 1, 384 + 128, alive 0-21
+b_cache_v_cache: arena 1, 256 + 128, alive 0-21
+at: arena 1, 64 + 16, alive 0-9
+x: arena 1, 32 + 32, alive 0-7
+aten_permute_copy_default: arena 1, 128 + 32, alive 4-12
+aten_permute_copy_default_1: arena 1, 0 + 32, alive 6-14
+aten_select_copy_int: arena 1, 32 + 16, alive 8-10
+update_cache: arena 1, 32 + 16, alive 11-12
+update_cache_1: arena 1, 128 + 16, alive 13-14
+aten_permute_copy_default_2: arena 1, 128 + 128, alive 15-20
+aten_permute_copy_default_3: arena 1, 0 + 128, alive 17-20
+aten_add_tensor: no memory
+output 0 is b_cache_k_cache
+output 1 is b_cache_v_cache
+output 2 is aten_add_tensor""",
+        )
+
+    def test_delegate(self) -> None:
+        with torch.no_grad():
+            program = to_edge_transform_and_lower(
+                export(_Scaled(), (self.x,)),
+                partitioner=[AddMulPartitionerDemo()],
+            ).to_executorch()
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-11
+x: arena 1, 0 + 32, alive 0-6
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 3-8
+aten_mul_tensor: arena 1, 32 + 32, alive 5-11
+executorch_call_delegate: arena 1, 0 + 32, alive 8-10
+output 0 is b_state
+output 1 is aten_mul_tensor""",
+        )
+
+    def test_no_signature(self) -> None:
+        program = to_edge(export(_Scaled(), (self.x,))).to_executorch(
+            ExecutorchBackendConfig(memory_planning_pass=_NoSignature())
+        )
+        # Nothing is known to be a buffer: the state is an input among others.
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 112]
+b_state: arena 1, 64 + 32, alive 0-9
+x: arena 1, 0 + 32, alive 0-4
+aten_mul_tensor: arena 1, 32 + 32, alive 3-10
+dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 16, alive 5-8
+aten_add_tensor: arena 1, 0 + 32, alive 7-9
+output 0 is a tensor of its own, arena 1, 0 + 32, alive 10-10
+output 1 is aten_mul_tensor""",
+        )
