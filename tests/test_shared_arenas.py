@@ -188,6 +188,7 @@ def test_each_arena_is_as_large_as_the_largest_need(built: Built) -> None:
     plans = lowered.executorch_program.execution_plan
     # Arena 0 is that of constants, which the runtime doesn't ask for.
     needs = {plan.name: plan.non_const_buffer_sizes[1:] for plan in plans}
+    assert needs["prefill"] != needs["decode"]
     largest = [max(sizes) for sizes in zip_longest(*needs.values(), fillvalue=0)]
     arenas = _run(built.program, built.model, PROMPTS[0]).stdout.splitlines()[:-1]
     assert arenas == [f"arena {n}: {size} bytes" for n, size in enumerate(largest, start=1)]
