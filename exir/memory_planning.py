@@ -2,10 +2,432 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
-from executorch.exir.memory_planning import get_cond_nodes
+import functools
+import heapq
+import itertools
+import logging
+import sys
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
+
+import torch
+from executorch.exir.error import internal_assert, InternalError
+from executorch.exir.memory_planning import (
+    _compute_total_sizes,
+    AllocationSpec,
+    get_cond_nodes,
+    greedy,
+    MemoryAlgoResult,
+    SharedObject,
+    SpecAllocResult,
+)
 from executorch.exir.tensor import TensorSpec
 from torch import fx
+from torch.export.exported_program import ExportGraphSignature
 from torch.utils._pytree import tree_flatten
+
+
+def _storage_base(spec: TensorSpec) -> Tuple[Optional[TensorSpec], int]:
+    """The spec inside whose storage `spec` lies, if any, and its byte offset there."""
+    # `inplace_base` is the one name that every release has, but it has no offset.
+    offset = getattr(spec, "storage_base_offset", 0)
+    return (spec.storage_base if offset else spec.inplace_base), offset
+
+
+def _storage_root(spec: TensorSpec) -> Tuple[TensorSpec, int]:
+    """The spec that owns the bytes in which `spec` lies, and its byte offset there.
+
+    Raises:
+        InternalError: The chain of storage bases is circular, or one of its specs
+            reaches out of its base or is not aligned in it.
+    """
+    root, root_offset = spec, 0
+    seen = {spec}
+    while True:
+        base, offset = _storage_base(root)
+        if base is None:
+            return root, root_offset
+        internal_assert(
+            base not in seen, f"{spec} lies in its own storage: circular storage_base."
+        )
+        internal_assert(
+            0 <= offset <= base.allocated_memory - root.allocated_memory,
+            f"{root} has {root.allocated_memory} bytes at offset {offset} and does "
+            f"not fit into the {base.allocated_memory} bytes of its storage_base.",
+        )
+        internal_assert(
+            offset % root.alignment == 0,
+            f"{root} lies at offset {offset} of its storage_base, which breaks the "
+            f"alignment of {root.alignment} bytes.",
+        )
+        seen.add(base)
+        root, root_offset = base, root_offset + offset
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Bytes that keep one place in an arena: a tensor and all that lies inside it."""
+
+    # In bytes, a multiple of the alignment.
+    size: int
+    # The first and the last node at which any of it is alive, both included.
+    first: int
+    last: int
+    # The tensors, with their offsets from the start of the block.
+    allocations: List[AllocationSpec]
+
+
+def _block(root: TensorSpec, allocations: List[AllocationSpec]) -> _Block:
+    # A tensor whose life is not known may be alive at any time.
+    lifetimes = [alloc.spec.lifetime for alloc in allocations]
+    return _Block(
+        size=root.allocated_memory,
+        first=min(0 if first is None else first for first, _ in lifetimes),
+        last=max(sys.maxsize if last is None else last for _, last in lifetimes),
+        allocations=allocations,
+    )
+
+
+def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
+    """The blocks of each arena by mem_id, in the order in which they appear.
+
+    Raises:
+        InternalError: A spec lies in the storage of one that is not planned here.
+    """
+    lying_in: Dict[TensorSpec, List[AllocationSpec]] = defaultdict(list)
+    for spec in specs:
+        root, offset = _storage_root(spec)
+        lying_in[root].append(AllocationSpec(offset, spec))
+
+    arenas: Dict[int, List[_Block]] = defaultdict(list)
+    for root, allocations in lying_in.items():
+        if all(alloc.spec is not root for alloc in allocations):
+            raise InternalError(
+                f"{allocations[0].spec} lies in the storage of {root}, for which no "
+                "memory is planned. Plan both, or clear the storage_base."
+            )
+        arenas[1 if root.mem_id is None else root.mem_id].append(
+            _block(root, allocations)
+        )
+    return arenas
+
+
+def _peak_live_bytes(blocks: Iterable[_Block]) -> int:
+    """The most bytes alive at one node: no packing of `blocks` needs fewer."""
+    changes: Dict[int, int] = defaultdict(int)
+    for block in blocks:
+        changes[block.first] += block.size
+        changes[block.last + 1] -= block.size
+    alive = peak = 0
+    for node in sorted(changes):
+        alive += changes[node]
+        peak = max(peak, alive)
+    return peak
+
+
+def _tightest_gap(size: int, taken: List[Tuple[int, int]]) -> int:
+    """The start of the smallest gap of at least `size` bytes, or else where all ends.
+
+    Args:
+        taken: The bytes that are in use, as (start, end) in ascending order.
+    """
+    tightest, room = None, sys.maxsize
+    free_from = 0
+    for start, end in taken:
+        if size <= start - free_from < room:
+            tightest, room = free_from, start - free_from
+        free_from = max(free_from, end)
+    return free_from if tightest is None else tightest
+
+
+def _cheapest_place(
+    size: int, limit: int, taken: Iterable[Tuple[int, int, int]]
+) -> Tuple[int, int]:
+    """Where `size` bytes below `limit` are in the way of the least weight.
+
+    The lowest such place is at the bottom or on the end of something, so that only
+    those are tried, in one walk upwards.
+
+    Args:
+        taken: The bytes that are in use, as (start, end, weight), in any order.
+
+    Returns:
+        The offset, and the weight of all that overlaps it there; the lowest offset
+        where several are equally good.
+    """
+    # What starts at s and ends at e is in the way at the offsets between s - size and e.
+    weight_here = 0
+    enter, leave = [], []
+    for start, end, weight in taken:
+        leave.append((end, weight))
+        if start < size:
+            weight_here += weight
+        else:
+            enter.append((start - size, weight))
+    enter.sort(reverse=True)
+    leave.sort()
+    place, least = 0, weight_here
+    for end, weight in leave:
+        if least == 0 or end + size > limit:
+            break
+        weight_here -= weight
+        while enter and enter[-1][0] < end:
+            weight_here += enter.pop()[1]
+        if weight_here < least:
+            place, least = end, weight_here
+    return place, least
+
+
+_CHECKPOINT_STRIDE = 64
+
+
+class _OffsetPacker:
+    """Finds offsets, in bytes, for blocks of one arena; larger blocks come first.
+
+    Blocks go by their position in `blocks`, and offsets are lists in that order.
+    Among blocks of one size, the order in which they are given counts. Their sizes
+    must be positive.
+    """
+
+    def __init__(self, blocks: Iterable[_Block]) -> None:
+        self.blocks: List[_Block] = sorted(blocks, key=lambda block: -block.size)
+        self.sizes: List[int] = [block.size for block in self.blocks]
+        self._by_first: List[int] = sorted(
+            range(len(self.blocks)), key=lambda i: self.blocks[i].first
+        )
+        self._firsts: List[int] = [self.blocks[i].first for i in self._by_first]
+        self._alive: List[List[int]] = self._alive_at_checkpoints()
+        # Bounded, since in a graph of long lives nearly all blocks conflict.
+        self.conflicts = functools.lru_cache(maxsize=1024)(self._find_conflicts)
+
+    def _alive_at_checkpoints(self) -> List[List[int]]:
+        """The blocks already alive when every 64th block, by first node, begins."""
+        checkpoints: List[List[int]] = []
+        alive: List[int] = []
+        for begun in range(0, len(self.blocks), _CHECKPOINT_STRIDE):
+            now = self._firsts[begun]
+            alive = [j for j in alive if self.blocks[j].last >= now]
+            checkpoints.append(alive)
+            alive = alive + self._by_first[begun : begun + _CHECKPOINT_STRIDE]
+        return checkpoints
+
+    def _find_conflicts(self, i: int) -> List[int]:
+        """The other blocks that are alive at some node at which block `i` is."""
+        blocks, first = self.blocks, self.blocks[i].first
+        checkpoint = bisect_left(self._firsts, first) // _CHECKPOINT_STRIDE
+        begun = bisect_right(self._firsts, blocks[i].last)
+        candidates = itertools.chain(
+            self._alive[checkpoint],
+            self._by_first[checkpoint * _CHECKPOINT_STRIDE : begun],
+        )
+        return [j for j in candidates if blocks[j].last >= first and j != i]
+
+    def top(self, offsets: List[int]) -> int:
+        """The bytes that the arena needs."""
+        return max(map(int.__add__, offsets, self.sizes), default=0)
+
+    def best_fit(self) -> List[int]:
+        """Puts each block into the tightest gap that is free for its whole life."""
+        offsets: List[int] = []
+        for i, size in enumerate(self.sizes):
+            taken = [
+                (offsets[j], offsets[j] + self.sizes[j])
+                for j in self.conflicts(i)
+                if j < i
+            ]
+            offsets.append(_tightest_gap(size, sorted(taken)))
+        return offsets
+
+    def settle(self, offsets: List[int]) -> List[int]:
+        """Lets each block, the lowest first, sink onto the ones below it."""
+        settled = list(offsets)
+        for i in sorted(range(len(offsets)), key=offsets.__getitem__):
+            settled[i] = max(
+                (
+                    settled[j] + self.sizes[j]
+                    for j in self.conflicts(i)
+                    if offsets[j] < offsets[i]
+                ),
+                default=0,
+            )
+        return settled
+
+    def lower(self, offsets: List[int], floor: int, max_placements: int) -> List[int]:
+        """Lowers the top towards `floor` in steps of a twentieth of what is left.
+
+        Ends at the floor or after `max_placements`, so that the result depends on
+        nothing but the arguments.
+        """
+        placements = iter(range(max_placements))
+        weights = [1] * len(offsets)
+        while (top := self.top(offsets)) > floor:
+            limit = floor + (top - floor) * 19 // 20
+            repacked = self._repack(offsets, limit, weights, placements)
+            if repacked is None:
+                break
+            offsets = self.settle(repacked)
+        return offsets
+
+    def _repack(
+        self,
+        offsets: List[int],
+        limit: int,
+        weights: List[int],
+        placements: Iterator[int],
+    ) -> Optional[List[int]]:
+        """Moves blocks until all of them end at or below `limit`.
+
+        Guided ejection search (Nagata and Bräysy, 2009, for vehicle routing): the
+        blocks that reach above the limit wait for a place, the largest first. One
+        that finds none takes the place of those with the least weight, which then
+        wait in turn; and it gains weight, so that it is not soon ejected itself.
+
+        Args:
+            weights: How hard each block has been to place so far; updated.
+            placements: One is taken from it for each block placed.
+
+        Returns:
+            The offsets, or None if `placements` ran out before.
+        """
+        placed: List[Optional[int]] = [
+            offset if offset + size <= limit else None
+            for offset, size in zip(offsets, self.sizes)
+        ]
+        waiting = [i for i, offset in enumerate(placed) if offset is None]
+        for _ in placements:
+            i = heapq.heappop(waiting)
+            size, conflicts = self.sizes[i], self.conflicts(i)
+            place, weight = _cheapest_place(
+                size,
+                limit,
+                [
+                    (start, start + self.sizes[j], weights[j])
+                    for j in conflicts
+                    if (start := placed[j]) is not None
+                ],
+            )
+            placed[i] = place
+            if weight:
+                weights[i] += 1
+                for j in conflicts:
+                    start = placed[j]
+                    if (
+                        start is not None
+                        and place - self.sizes[j] < start < place + size
+                    ):
+                        placed[j] = None
+                        heapq.heappush(waiting, j)
+            if not waiting:
+                return [offset for offset in placed if offset is not None]
+        return None
+
+
+def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObject]:
+    """The runs of bytes that overlapping blocks chain together, from the bottom up.
+
+    A spec's mem_obj_id says with which others it may share bytes, so that blocks
+    which overlap, directly or through others, belong to one object.
+    """
+    objects: List[SharedObject] = []
+    for i in sorted(range(len(blocks)), key=offsets.__getitem__):
+        block, start = blocks[i], offsets[i]
+        if not objects or start >= objects[-1].offset + objects[-1].size:
+            objects.append(
+                SharedObject(len(objects), start, 0, block.first, block.last)
+            )
+        shared = objects[-1]
+        shared.size = max(shared.size, start + block.size - shared.offset)
+        shared.first_used_index = min(shared.first_used_index, block.first)
+        shared.last_used_index = max(shared.last_used_index, block.last)
+        shared.allocations += [
+            AllocationSpec(start - shared.offset + alloc.offset, alloc.spec)
+            for alloc in block.allocations
+        ]
+    return objects
+
+
+def _pack(blocks: List[_Block], max_placements: int) -> List[SharedObject]:
+    """The shared objects of one arena, each of which begins where the last ends."""
+    packer = _OffsetPacker(block for block in blocks if block.size)
+    offsets = packer.best_fit()
+    offsets = packer.lower(offsets, _peak_live_bytes(blocks), max_placements)
+    empty = [block for block in blocks if not block.size]
+    return _shared_objects(empty + packer.blocks, [0] * len(empty) + offsets)
+
+
+def _keep_smaller_arenas(result: MemoryAlgoResult, other: MemoryAlgoResult) -> None:
+    """Takes over into `result` each arena that is smaller in `other`."""
+    for spec, alloc in other.spec_dict.items():
+        if other.bufsizes[alloc.mem_id] < result.bufsizes[alloc.mem_id]:
+            result.spec_dict[spec] = alloc
+    result.bufsizes = list(map(min, result.bufsizes, other.bufsizes))
+
+
+def best_fit(
+    alignment: int,
+    specs: Iterable[TensorSpec],
+    graph_module: torch.fx.GraphModule,
+    graph_signature: ExportGraphSignature,
+    extra_padding: int = 0,
+    *,
+    max_placements: int = 10_000,
+) -> MemoryAlgoResult:
+    """Packs tensors into the tightest gaps between offsets, the largest first.
+
+    Any tensor may share bytes with any others that are not alive with it, whatever
+    their sizes. Where that takes more than the peak live bytes, a search moves
+    tensors about until the arena is as small as that, or the search has made as many
+    placements as it may. The result depends on the order of `specs`, since the first
+    of several tensors of one size is placed first.
+
+    No arena is larger than `greedy` makes it where there are several of them; where
+    there is but one, `MemoryPlanningAlgorithmSuite` sees to that.
+
+    Args:
+        alignment: Of all offsets and sizes, in bytes.
+        specs: The tensors, with their lifetimes. One without is alive all the time.
+        graph_module: Each arena begins behind the bytes in its `input_mem_buffer_sizes`.
+        graph_signature: Not used.
+        extra_padding: Bytes to add to each arena that is used.
+        max_placements: How often the search may place a tensor, in each arena. 0
+            leaves it at the first pass.
+
+    Returns:
+        The arena (mem_id), the offset in it, in bytes, and the mem_obj_id of each
+        spec, and the sizes of the arenas in bytes.
+
+    Raises:
+        InternalError: A storage_base is circular, not among `specs`, or too small.
+    """
+    specs = list(specs)
+    for spec in specs:
+        spec.realign(alignment)
+    arenas = {
+        mem_id: _pack(blocks, max_placements)
+        for mem_id, blocks in _blocks_by_arena(specs).items()
+    }
+    result = MemoryAlgoResult(
+        {
+            alloc.spec: SpecAllocResult(mem_id, 0, 0)
+            for mem_id, objects in arenas.items()
+            for shared in objects
+            for alloc in shared.allocations
+        },
+        [],
+    )
+    result.bufsizes = _compute_total_sizes(
+        arenas, graph_module, extra_padding, result, len(specs)
+    )
+    if len(arenas) > 1:
+        # Whoever chooses by the sum could else let one arena grow for another.
+        _keep_smaller_arenas(
+            result,
+            greedy(alignment, specs, graph_module, graph_signature, extra_padding),
+        )
+    logging.debug(f"best fit algorithm returns bufsizes: {result.bufsizes}")
+    return result
 
 
 def _borrows_or_lends_storage(graph_module: fx.GraphModule, spec: TensorSpec) -> bool:
