@@ -27,6 +27,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 0
 
+Inputs = tuple[Any, ...]
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -43,8 +45,14 @@ class Model:
     """One method of one model, ready to export."""
 
     module: nn.Module
-    inputs: tuple[Any, ...]
+    call: Callable[[int], Inputs]
+    """The inputs of the n-th call of a session, from 0 on."""
     lowering: Lowering = Lowering()
+
+    @property
+    def inputs(self) -> Inputs:
+        """Example inputs."""
+        return self.call(0)
 
 
 @contextlib.contextmanager
@@ -53,6 +61,16 @@ def seeded(seed: int = SEED) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+def noise(*shape: int) -> Callable[[int], Inputs]:
+    """Calls that take one tensor of random numbers, other ones each time."""
+
+    def call(number: int) -> Inputs:
+        with seeded(number):
+            return (torch.randn(*shape),)
+
+    return call
 
 
 # --- ExecuTorch's llama example -------------------------------------------------------------
@@ -106,25 +124,25 @@ def llama(
         return LlamaStep(construct_transformer(model_args).eval())
 
 
-def one_token() -> tuple[Tensor, Tensor]:
-    """The inputs of a decoding step at the first position."""
-    return torch.tensor([[1]]), torch.tensor([0])
+def decoding_step(number: int) -> Inputs:
+    """One token, at the position that is its turn."""
+    return torch.tensor([[number + 1]]), torch.tensor([number])
 
 
 def _llama_decode(layers: int, lowering: Lowering = Lowering(), **args: Any) -> Model:
-    return Model(llama(layers, **args), one_token(), lowering)
+    return Model(llama(layers, **args), decoding_step, lowering)
 
 
 def _gated_delta_net() -> Model:
     """Four blocks whose attention is the example's gated delta net: a recurrent matrix for
     each head and the last inputs of a short convolution."""
-    return Model(llama(4, layer_types=["linear_attention"] * 4), one_token())
+    return Model(llama(4, layer_types=["linear_attention"] * 4), decoding_step)
 
 
 def _short_convolution() -> Model:
     """LFM2's mixture: short convolutions, and attention in every third block."""
     kinds = ["conv", "conv", "full_attention"] * 2
-    return Model(llama(6, layer_types=kinds, hidden_dim=256), one_token())
+    return Model(llama(6, layer_types=kinds, hidden_dim=256), decoding_step)
 
 
 # --- Silero VAD -----------------------------------------------------------------------------
@@ -181,7 +199,7 @@ def silero_vad() -> StreamingVad:
 
 
 def _silero_vad() -> Model:
-    return Model(silero_vad(), (torch.zeros(1, CHUNK),))
+    return Model(silero_vad(), noise(1, CHUNK))
 
 
 # --- recurrent cells and causal convolutions ------------------------------------------------
@@ -246,17 +264,17 @@ class StreamingConvolutions(nn.Module):
 
 def _gru_stack() -> Model:
     with seeded():
-        return Model(GruStack(4, 128).eval(), (torch.zeros(1, 128),))
+        return Model(GruStack(4, 128).eval(), noise(1, 128))
 
 
 def _lstm_stack() -> Model:
     with seeded():
-        return Model(LstmStack(4, 128).eval(), (torch.zeros(1, 128),))
+        return Model(LstmStack(4, 128).eval(), noise(1, 128))
 
 
 def _streaming_convolutions() -> Model:
     with seeded():
-        return Model(StreamingConvolutions(4, 32, 3).eval(), (torch.zeros(1, 32, 16),))
+        return Model(StreamingConvolutions(4, 32, 3).eval(), noise(1, 32, 16))
 
 
 # --- the list -------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.sides import Failure, Side, run_sides
 from demo import MODELS
-from demo.sides import Failure, Side, run_sides
 from demo.table import render, verdict
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from demo.sides import Report
+from benchmarks.sides import Report
 
 
 def _pairs(stock: Report, patched: Report) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

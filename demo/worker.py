@@ -11,34 +11,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
-from executorch import version
 from executorch.exir import ExecutorchProgramManager
 from executorch.runtime import Method, Runtime
-from torch import Tensor
 
+from benchmarks.channel import Channel
+from benchmarks.comparison import TOLERANCE, difference
 from benchmarks.lowering import arena_sizes, lower
 from benchmarks.models import (
     CHUNK,
     SAMPLE_RATE,
     WIDE,
     Model,
+    decoding_step,
     llama,
-    one_token,
+    noise,
     silero_vad,
     silero_weights,
 )
 from demo import MODELS, audio
-
-TOLERANCE = 1e-4
-"""How far a value may be from the reference's and still be called equal."""
 
 
 @dataclass(frozen=True)
@@ -54,40 +49,6 @@ class Outcome:
     worst: float
     """The largest difference of any step; infinite where a value isn't a number."""
     note: str = ""
-
-
-class Channel:
-    """Where this process reports to, and how much it is to do."""
-
-    def __init__(self, write: Callable[[str], object], limit: int | None) -> None:
-        self._write = write
-        self.limit = limit
-        self._told = time.monotonic()
-
-    def send(self, kind: str, **values: object) -> None:
-        """Report one event."""
-        self._write(json.dumps({"event": kind, **values}) + "\n")
-        self._told = time.monotonic()
-
-    def progress(self, text: str) -> None:
-        """Report what begins now."""
-        self.send("progress", text=text)
-
-    def steps(self, what: str, items: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield the items, at most `limit` of them, and report every two seconds."""
-        items = list(items)[: self.limit]
-        for number, item in enumerate(items):
-            if time.monotonic() - self._told > 2:
-                self.progress(f"{what}: step {number} of {len(items)}")
-            yield item
-
-
-def difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest absolute difference; infinite for a value that isn't a number, or for tensors
-    that differ in shape or dtype."""
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return float("inf")
-    return float((actual - expected).abs().nan_to_num(nan=float("inf")).max())
 
 
 def outcome(
@@ -115,7 +76,7 @@ def load(program: ExecutorchProgramManager) -> Method:
 # --- the models -----------------------------------------------------------------------------
 
 
-def run_silero_vad(channel: Channel) -> Outcome:
+def run_silero_vad(channel: Channel, limit: int | None) -> Outcome:
     """Stream sound through Silero VAD, beside the original TorchScript model."""
     name = "Silero VAD"
     sound, speech = audio.synthesised(), audio.speech()
@@ -123,13 +84,13 @@ def run_silero_vad(channel: Channel) -> Outcome:
         sound = torch.cat([sound, speech])
 
     channel.progress(f"{name}: exporting")
-    program = lower(Model(silero_vad(), (torch.zeros(1, CHUNK),)))
+    program = lower(Model(silero_vad(), noise(1, CHUNK)))
     method = load(program)
     original = torch.jit.load(str(silero_weights()))
 
     differences, probabilities = [], []
     chunks = sound[: len(sound) // CHUNK * CHUNK].split(CHUNK)
-    for chunk in channel.steps(name, chunks):
+    for chunk in channel.steps(name, chunks[:limit]):
         with torch.no_grad():
             expected = original(chunk[None], SAMPLE_RATE)
         actual = method.execute([chunk[None]])[0]
@@ -141,19 +102,19 @@ def run_silero_vad(channel: Channel) -> Outcome:
     return outcome(name, program, differences, f"{note}, {spoken} real speech")
 
 
-def run_llama(channel: Channel) -> Outcome:
+def run_llama(channel: Channel, limit: int | None) -> Outcome:
     """Decode 16 tokens, each the likeliest after the one before, beside eager."""
     name = "llama 12x768, context 1024"
     channel.progress(f"{name}: building")
     eager = llama(12, **WIDE)
     channel.progress(f"{name}: exporting")
-    program = lower(Model(eager, one_token()))
+    program = lower(Model(eager, decoding_step))
     channel.progress(f"{name}: loading")
     method = load(program)
 
     differences = []
     token = torch.tensor([[1]])
-    for position in channel.steps(name, torch.arange(16).split(1)):
+    for position in channel.steps(name, torch.arange(16).split(1)[:limit]):
         with torch.no_grad():
             expected = eager(token, position)
         differences.append(difference(method.execute([token, position])[0], expected))
@@ -161,7 +122,7 @@ def run_llama(channel: Channel) -> Outcome:
     return outcome(name, program, differences)
 
 
-RUNS: dict[str, Callable[[Channel], Outcome]] = dict(
+RUNS: dict[str, Callable[[Channel, int | None], Outcome]] = dict(
     zip(MODELS, [run_silero_vad, run_llama], strict=True)
 )
 
@@ -176,20 +137,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--steps", type=int, help="end each model after so many steps")
     options = parser.parse_args(arguments)
 
-    def write(line: str, out=sys.stdout) -> None:
-        out.write(line)
-        out.flush()
-
-    channel = Channel(write, options.steps)
+    channel = Channel()
     with contextlib.redirect_stdout(sys.stderr):
-        channel.send(
-            "side",
-            executorch=version.__version__,
-            torch=torch.__version__,
-            path=str(Path(version.__file__).parent),
-        )
+        channel.introduce()
         for model in options.models or RUNS:
-            channel.send("outcome", **asdict(RUNS[model](channel)))
+            channel.send("outcome", **asdict(RUNS[model](channel, options.steps)))
 
 
 if __name__ == "__main__":

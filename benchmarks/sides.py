@@ -111,7 +111,8 @@ def run_sides(
 ) -> list[Report]:
     """Run `command` once a side, all at the same time, from the directory `root`.
 
-    The command prints JSON objects, one a line, as `demo.worker` does.
+    The command prints JSON objects, one a line. What "event" says in them is "side" for which
+    ExecuTorch it runs on, "progress" for what it is at, and anything else for a result.
 
     Returns:
         A report for each side, in the order of `sides`.

@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""Measure stock and patched ExecuTorch, and write what came out as a page.
+
+The exit code is 0 if nothing is wrong, 1 if a model is larger than on stock or returns something
+else than eager, 2 if the benchmark can't be run. A target that isn't met is written down, no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.results import models_section, page, rows
+from benchmarks.sides import Failure, Side, run_sides
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--stock",
+        type=Path,
+        default=ROOT / ".cache" / "stock" / "1.5.1",
+        metavar="DIR",
+        help="directory with the untouched executorch package (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--patched",
+        type=Path,
+        metavar="DIR",
+        help="directory with a patched executorch package (default: the one that is installed)",
+    )
+    parser.add_argument("--model", action="append", help="only this model; may be repeated")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "RESULTS.md",
+        metavar="FILE",
+        help="where to write (default: %(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmark; returns the exit code."""
+    options = parse(arguments)
+    started = time.monotonic()
+
+    def progress(side: str, text: str) -> None:
+        seconds = time.monotonic() - started
+        print(f"{seconds:5.0f} s  {side:7}  {text}", file=sys.stderr, flush=True)
+
+    chosen = [f"--model={name}" for name in options.model or ()]
+    try:
+        stock, patched = run_sides(
+            [Side("stock", options.stock), Side("patched", options.patched)],
+            [sys.executable, "-m", "benchmarks.worker", *chosen],
+            ROOT,
+            progress,
+        )
+    except Failure as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return failure.exit_code
+    found = rows(stock, patched)
+    text = page(stock, patched, [models_section(found)])
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+    faults = [fault for row in found for fault in row.faults()]
+    print("\n".join(f"WRONG: {fault}" for fault in faults) or f"wrote {options.out}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

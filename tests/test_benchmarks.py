@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""The benchmark on its smallest model, and what its page says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import executorch.exir
+import pytest
+import torch
+
+from benchmarks.lowering import arena_sizes, lower
+from benchmarks.models import MODELS
+from benchmarks.results import Row, models_section
+from benchmarks.worker import differences, mutable_bytes
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTALLED = Path(executorch.exir.__file__).parents[2]
+
+
+def row(model: str = "a model", **changes: object) -> Row:
+    values = {"mutable": 10, "stock": 1000, "patched": 500, "peak": 500, "seconds": 1.25}
+    return Row(model, **{**values, "wrong": {"stock": 0, "patched": 0}, **changes})  # type: ignore[arg-type]
+
+
+def test_small_benchmark(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    command = [sys.executable, "-m", "benchmarks", f"--stock={INSTALLED}"]
+    command += [f"--patched={INSTALLED}", "--model=streaming convolutions", f"--out={page}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [line] = [x for x in page.read_text().splitlines() if x.startswith("| streaming")]
+    # Left contexts of 2, 4, 8 and 16 samples of 32 channels, four bytes each.
+    assert line.split("|")[2].strip() == "3,840"
+    assert line.split("|")[5].strip() == "1.000"
+
+
+def test_wrong_results_are_counted() -> None:
+    model = MODELS["streaming convolutions"]()
+    program = lower(model)
+    assert max(differences(model, program)) < 1e-4
+    with torch.no_grad():
+        model.module.layers[0].weight.add_(0.1)
+    assert min(differences(model, program)) > 1e-4
+
+
+def test_mutable_bytes_leave_constants_out() -> None:
+    program = lower(MODELS["streaming convolutions"]())
+    assert mutable_bytes(program) == 3840
+    with pytest.raises(ValueError, match="no method 'backward'"):
+        arena_sizes(program, "backward")
+
+
+@pytest.mark.parametrize(
+    ("found", "missed", "faults"),
+    [
+        (row(), 0, 0),
+        (row(patched=1001, peak=1001), 1, 1),
+        (row(wrong={"stock": 0, "patched": 2}), 0, 1),
+        (row(wrong={"stock": 3, "patched": 0}), 0, 0),
+        (row(peak=499), 1, 0),
+        (row("a model, XNNPACK", patched=564), 0, 0),
+        (row("a model", patched=564), 1, 0),
+        (row("llama 16", patched=535, peak=535), 0, 0),
+        (row("llama 16", patched=536, peak=536), 1, 0),
+    ],
+)
+def test_targets(found: Row, missed: int, faults: int) -> None:
+    assert (len(list(found.missed())), len(list(found.faults()))) == (missed, faults)
+
+
+def test_page_says_what_is_not_met() -> None:
+    assert "All are met." in models_section([row()])
+    text = models_section([row(), row("llama 16", patched=700, peak=700)])
+    assert "All are met." not in text
+    assert "- llama 16: 0.7000 of stock, target 0.535" in text
+    assert "Different from eager" not in text
+    assert "- b: 1 calls on stock" in models_section([row("b", wrong={"stock": 1, "patched": 0})])
