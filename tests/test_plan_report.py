@@ -30,6 +30,9 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from tests.cases import SHARED_BUFFER, WRITE_BACK
+from tests.harness import export_methods, lower
+from tests.plan_checker import peak_live_bytes
 from tools import plan as plan_command
 from tools.__main__ import main
 from tools.errors import UserError
@@ -207,6 +210,22 @@ def test_unplaced_tensors_are_left_out() -> None:
     assert panels.rows([Plan("here", (read,))]) == []
 
 
+@pytest.mark.parametrize("name", [*WRITE_BACK, *SHARED_BUFFER])
+def test_peak_lies_between_what_is_needed_and_what_is_planned(name: str) -> None:
+    """The plan checker finds what is alive by itself, and counts no alignment."""
+    case = {**WRITE_BACK, **SHARED_BUFFER}[name]
+    planning = {"share_mutable_buffers": True} if case.shared else None
+    exported = export_methods(case.module(), case.methods)
+    manager = lower(exported, planning=planning, **case.options)
+    for method in extract(manager).methods:
+        program = manager.exported_program(method.name)
+        needed = peak_live_bytes(program.graph_module, program.graph_signature)
+        assert set(needed) <= set(method.arenas)
+        for arena, size in method.arenas.items():
+            at_least = needed[arena].bytes if arena in needed else 0
+            assert at_least <= method.peak(arena).bytes <= size
+
+
 def test_json_both_ways() -> None:
     child = Graph("forward.left", ("a", "b"), parent=0, call=3, part=1, parts=2)
     one = method(tensor("x", 16, 0, 0, 3, aliases=("view", "copy_")))
@@ -255,6 +274,24 @@ def test_peak_counts_the_hungriest_branch() -> None:
     )
     nested = Method("forward", whole.graphs + branches, {1: 250}, whole.tensors)
     assert nested.peak(1) == Peak(bytes=160, node=4)
+
+
+def test_a_branch_result_in_the_callers_place_counts_once() -> None:
+    branches = (
+        Graph("forward.left", ("a", "b"), parent=0, call=4, part=0, parts=2),
+        Graph("forward.right", ("a", "b"), parent=0, call=4, part=1, parts=2),
+        Graph("forward.right.inner", ("a",), parent=2, call=1),
+    )
+    tensors = (
+        tensor("x", 100, 0, 0, 4),
+        tensor("cond", 64, 100, 4, 9),
+        tensor("l", 64, 100, 0, 1, graph=1, kind="branch"),
+        tensor("t", 32, 164, 0, 1, graph=1, kind="branch"),
+        tensor("r", 64, 100, 0, 1, graph=2, kind="branch"),
+        tensor("i", 64, 100, 0, 0, graph=3, kind="branch"),
+    )
+    graphs = (*method().graphs, *branches)
+    assert Method("forward", graphs, {1: 196}, tensors).peak(1) == Peak(bytes=196, node=4)
 
 
 # --- panels ---------------------------------------------------------------------------------

@@ -47,6 +47,14 @@ class Tensor:
     """The buffer's fully qualified name, if it is one."""
     aliases: tuple[str, ...] = ()
 
+    def lies_in(self, other: Tensor) -> bool:
+        """Whether all of its memory is the other's."""
+        return (
+            self.arena == other.arena
+            and self.offset >= other.offset
+            and self.offset + self.bytes <= other.offset + other.bytes
+        )
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -82,16 +90,23 @@ class Method:
         """The peak of live bytes in an arena.
 
         A call to branches counts with what the hungriest of them needs: one of a cond's
-        two runs, and a loop's body runs again in the same place.
+        two runs, and a loop's body runs again in the same place. What a branch keeps in
+        memory that its caller keeps, such as the caller's result, counts once.
         """
-        return self._peak(arena, graph=0)
+        return self._peak(arena, graph=0, kept=())
 
-    def _peak(self, arena: int, graph: int) -> Peak:
-        own = [t for t in self.tensors if t.arena == arena and t.graph == graph]
+    def _peak(self, arena: int, graph: int, kept: tuple[Tensor, ...]) -> Peak:
+        own = [
+            tensor
+            for tensor in self.tensors
+            if (tensor.arena, tensor.graph) == (arena, graph)
+            and not any(tensor.lies_in(other) for other in kept)
+        ]
         calls: dict[int, int] = {}
         for position, child in enumerate(self.graphs):
             if child.parent == graph:
-                needs = self._peak(arena, position).bytes
+                alive = tuple(t for t in own if t.first <= child.call <= t.last)
+                needs = self._peak(arena, position, kept + alive).bytes
                 calls[child.call] = max(calls.get(child.call, 0), needs)
         return peak_live_bytes(
             [Interval(t.first, t.last, t.bytes) for t in own]

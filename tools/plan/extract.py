@@ -33,7 +33,7 @@ def extract(manager: ExecutorchProgramManager, label: str = "") -> Plan:
         read_method(name, program.graph_module, program.graph_signature)
         for name, program in programs.items()
     ]
-    return Plan(f"{label or 'executorch'} {__version__}", with_shared(methods))
+    return Plan(f"{label or 'executorch'} {__version__.removesuffix('+cpu')}", with_shared(methods))
 
 
 def read_method(name: str, module: fx.GraphModule, signature: ExportGraphSignature) -> Method:
