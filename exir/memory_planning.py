@@ -6,18 +6,22 @@ import functools
 import heapq
 import itertools
 import logging
+import operator
 import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from executorch.exir.error import internal_assert, InternalError
 from executorch.exir.memory_planning import (
+    _alias_inplace_result_specs,
     _compute_total_sizes,
+    _is_inplace_node,
     AllocationSpec,
     get_cond_nodes,
+    get_node_tensor_specs,
     greedy,
     MemoryAlgoResult,
     SharedObject,
@@ -27,6 +31,32 @@ from executorch.exir.tensor import TensorSpec
 from torch import fx
 from torch.export.exported_program import ExportGraphSignature
 from torch.utils._pytree import tree_flatten
+
+
+def _storage_spec(spec: Any) -> Any:
+    """The spec that memory is planned for: that of the base, if `spec` is a view's."""
+    while (base := getattr(spec, "_base", None)) is not None:
+        spec = base
+    return spec
+
+
+def _keep_inplace_results_alive(graph_module: fx.GraphModule) -> None:
+    """Let what an in-place node changes live as long as the node's result is used.
+
+    The result is that tensor. The lifetimes that are found later start from what is
+    noted here.
+    """
+    for index, node in enumerate(graph_module.graph.nodes):
+        if _is_inplace_node(node) and get_node_tensor_specs(node):
+            _alias_inplace_result_specs(node)
+        for used in node.all_input_nodes:
+            result = used.args[0] if used.target is operator.getitem else used
+            if not _is_inplace_node(result):
+                continue
+            for spec in get_node_tensor_specs(used):
+                # A view's lifetime is that of its base.
+                start, end = spec.lifetime
+                spec.lifetime = [start, index if end is None else max(end, index)]
 
 
 def _storage_base(spec: TensorSpec) -> Tuple[Optional[TensorSpec], int]:

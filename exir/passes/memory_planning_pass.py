@@ -41,28 +41,6 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 
-def _settle_inplace_specs(graph_module: torch.fx.GraphModule) -> None:
-    """Make every mention of an in-place result mention the spec of what was changed.
-
-    The planner ties an in-place node to its argument, but the specs that were copied
-    off the node before that, by a getitem or by the output node, would still be the
-    node's old ones: tensors that nothing computes and that still get memory.
-    """
-    settled = False
-    for node in graph_module.graph.nodes:
-        if _is_inplace_node(node) and get_node_tensor_specs(node):
-            _alias_inplace_result_specs(node)
-            settled = True
-        elif node.target is operator.getitem and _is_inplace_node(node.args[0]):
-            node.meta["spec"] = node.args[0].meta["spec"][node.args[1]]
-    if settled:
-        output = graph_module.graph.output_node()
-        output.meta["spec"] = pytree.tree_map(
-            lambda arg: arg.meta.get("spec") if isinstance(arg, Node) else None,
-            output.args[0],
-        )
-
-
 def _mutated_input_specs(
     graph_module: torch.fx.GraphModule, graph_signature: ExportGraphSignature
 ) -> Set[TensorSpec]:
@@ -79,6 +57,37 @@ def _mutated_input_specs(
         if node.op == "placeholder" and node.target in mutated
         for spec in get_node_tensor_specs(node)
     }
+
+
+def _settle_inplace_specs(
+    graph_module: torch.fx.GraphModule, mutated: Set[TensorSpec]
+) -> None:
+    """Make every mention of an in-place result mention the spec of what was changed.
+
+    The planner ties an in-place node to its argument, but the specs that were copied
+    off the node before that, by a getitem or by the output node, would still be the
+    node's old ones: tensors that nothing computes and that still get memory.
+    """
+    untied: Dict[Node, Any] = {}
+    for node in graph_module.graph.nodes:
+        if _is_inplace_node(node) and get_node_tensor_specs(node):
+            untied[node] = node.meta["spec"]
+            _alias_inplace_result_specs(node)
+        elif node.target is operator.getitem and _is_inplace_node(node.args[0]):
+            node.meta["spec"] = node.args[0].meta["spec"][node.args[1]]
+
+    def spec_of_output(arg: Any) -> Any:
+        spec = arg.meta.get("spec") if isinstance(arg, Node) else None
+        if not isinstance(spec, _ViewSpec):
+            return spec
+        # Memory is planned for what the view is of. If that is no input, it still has
+        # to be planned where the caller allocates the outputs: the caller allocates
+        # the view, and the kernels before it write to what it is of.
+        return spec._base if spec._base in mutated else untied.get(arg, spec)
+
+    if untied:
+        output = graph_module.graph.output_node()
+        output.meta["spec"] = pytree.tree_map(spec_of_output, output.args[0])
 
 
 @contextmanager
@@ -98,10 +107,10 @@ def _mutations_take_no_output_memory(
     if graph_signature is None:
         yield
         return
-    _settle_inplace_specs(graph_module)
+    mutated = _mutated_input_specs(graph_module, graph_signature)
+    _settle_inplace_specs(graph_module, mutated)
     meta = graph_module.graph.output_node().meta
     specs = meta["spec"]
-    mutated = _mutated_input_specs(graph_module, graph_signature)
     meta["spec"] = pytree.tree_map_only(
         TensorSpec, lambda spec: None if spec in mutated else spec, specs
     )

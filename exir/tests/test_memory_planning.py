@@ -627,3 +627,82 @@ aten_add_tensor: arena 1, 0 + 32, alive 7-9
 output 0 is a tensor of its own, arena 1, 0 + 32, alive 10-10
 output 1 is aten_mul_tensor""",
         )
+
+
+class TestInPlaceResults(unittest.TestCase):
+    """An in-place result is what was changed, and lives as long as either is used."""
+
+    def test_used_after_other_tensors(self) -> None:
+        class Changed(torch.nn.Module):
+            def forward(
+                self, x: torch.Tensor, i: torch.Tensor, v: torch.Tensor
+            ) -> torch.Tensor:
+                y = x.sin()
+                y.index_put_((i,), v)
+                return y + x.cos().exp()
+
+        inputs = (torch.ones(8), torch.tensor([1]), torch.ones(1))
+        program = _lowered(Changed(), inputs, {}, run_reinplace_pass=True)
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 96]
+x: arena 1, 32 + 32, alive 0-7
+i: arena 1, 16 + 16, alive 0-5
+v: arena 1, 0 + 16, alive 0-5
+aten_sin_default: arena 1, 64 + 32, alive 3-11
+aten_cos_default: arena 1, 0 + 32, alive 6-9
+aten_exp_default: arena 1, 32 + 32, alive 8-11
+aten_add_tensor: arena 1, 0 + 32, alive 10-12
+output 0 is aten_add_tensor""",
+        )
+
+    def test_view_used_after_other_tensors(self) -> None:
+        class Changed(torch.nn.Module):
+            def forward(
+                self, x: torch.Tensor, i: torch.Tensor, v: torch.Tensor
+            ) -> torch.Tensor:
+                y = x.sin().view(8)
+                y.index_put_((i,), v)
+                return y + x.cos().exp().view(8)
+
+        inputs = (torch.ones(2, 4), torch.tensor([1]), torch.ones(1))
+        program = _lowered(Changed(), inputs, {}, run_reinplace_pass=True)
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 96]
+x: arena 1, 32 + 32, alive 0-9
+i: arena 1, 16 + 16, alive 0-6
+v: arena 1, 0 + 16, alive 0-6
+aten_sin_default: arena 1, 64 + 32, alive 3-14
+aten_index_put__default: arena 1, 64 + 32, alive 3-14
+aten_cos_default: arena 1, 0 + 32, alive 8-11
+aten_exp_default: arena 1, 32 + 32, alive 10-14
+aten_add_tensor: arena 1, 0 + 32, alive 13-15
+output 0 is aten_add_tensor""",
+        )
+
+    def test_user_input(self) -> None:
+        class Changed(torch.nn.Module):
+            def forward(
+                self, x: torch.Tensor, i: torch.Tensor, v: torch.Tensor
+            ) -> torch.Tensor:
+                x.index_put_((i,), v)
+                return v.sin().cos()
+
+        inputs = (torch.ones(4, 8), torch.tensor([1]), torch.ones(1, 8))
+        program = _lowered(Changed(), inputs, {}, run_reinplace_pass=True)
+        # The program returns the input, so it lives to the end.
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 192]
+x: arena 1, 0 + 128, alive 0-8
+i: arena 1, 160 + 16, alive 0-3
+v: arena 1, 128 + 32, alive 0-5
+aten_sin_default: arena 1, 160 + 32, alive 4-7
+aten_cos_default: arena 1, 128 + 32, alive 6-8
+output 0 is x
+output 1 is aten_cos_default""",
+        )
