@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.trees import patched_tree
-from tools import versions
+from tools import series, versions
+from tools.errors import Conflicts
 from tools.paths import ROOT
 
 MODULES = (
@@ -21,14 +22,30 @@ MODULES = (
 )
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
-def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path) -> None:
-    tree = patched_tree(version, tmp_path)
+def import_from(tree: Path) -> None:
     script = "import importlib, sys; sys.path.insert(0, sys.argv[1])\n" + "\n".join(
         f"assert importlib.import_module({module!r}).__file__.startswith(sys.argv[1])"
         for module in MODULES
     )
     subprocess.run([sys.executable, "-c", script, str(tree)], check=True)
+
+
+@pytest.mark.parametrize("version", versions.SUPPORTED)
+def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path) -> None:
+    import_from(patched_tree(version, tmp_path))
+
+
+@pytest.mark.parametrize("version", versions.OLDER)
+def test_what_fits_an_older_release_applies_and_imports(version: str, tmp_path: Path) -> None:
+    loaded = series.load()
+    unfit = versions.OLDER[version]
+    fitting = tuple(patch.number for patch in loaded.patches if patch.number not in unfit)
+    import_from(patched_tree(version, tmp_path, loaded.only(fitting)))
+    for number in unfit:
+        # What is said not to fit doesn't.
+        required = next(patch for patch in loaded.patches if patch.number == number).requires
+        with pytest.raises(Conflicts):
+            patched_tree(version, tmp_path / number, loaded.only((*required, number)))
 
 
 def test_the_new_tests_pass_on_1_4_1(tmp_path: Path) -> None:

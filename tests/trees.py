@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 from tools import render, series, upstream
+from tools.series import Series
 from tools.tree import reader
 
 
-def patched_tree(version: str, directory: Path) -> Path:
+def patched_tree(version: str, directory: Path, chosen: Series | None = None) -> Path:
     """Make `directory/executorch` out of a release: the series in `exir/`, links else."""
     release = upstream.unpacked(version) / "executorch"
-    rendered = render.render(series.load(), reader(release))
+    rendered = render.render(chosen or series.load(), reader(release))
     patched = directory / "executorch"
     patched.mkdir()
     for entry in release.iterdir():

@@ -47,7 +47,7 @@ def base_of(onto: str) -> Base:
 
     Raises UserError for what is neither.
     """
-    if onto in SUPPORTED + OLDER:
+    if onto in (*SUPPORTED, *OLDER):
         return Base(reader(upstream.unpacked(onto) / "executorch"), "", ROOT)
     checkout = Path(onto)
     if not checkout.is_dir():

@@ -41,7 +41,7 @@ class Target:
 
 
 def check_version(version: str) -> None:
-    if version not in SUPPORTED + OLDER:
+    if version not in (*SUPPORTED, *OLDER):
         raise UserError(
             f"ExecuTorch {version} is not supported; choose one of {', '.join(SUPPORTED)}"
         )
