@@ -36,7 +36,7 @@ dev: $(DEPS) ## put an edited overlay into the environment (quick)
 	@$(PY) -m tools refresh
 
 test: setup ## all tests
-	$(PY) -m pytest exir/tests tests
+	$(PY) -m pytest -n auto --dist loadfile exir/tests tests
 
 lint: setup ## upstream's linters on exir/, ruff and mypy on the rest
 	$(PY) -m ufmt check exir

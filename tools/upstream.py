@@ -80,7 +80,12 @@ def unpacked(version: str) -> Path:
         except zipfile.BadZipFile:
             source.unlink()
             raise UserError(f"{source.name} was damaged and is removed; run this again") from None
-        (partial / "tree").rename(directory)
+        try:
+            (partial / "tree").rename(directory)
+        except OSError:
+            # Another process may have been quicker; a release is the same for both.
+            if not directory.is_dir():
+                raise
     return directory
 
 
