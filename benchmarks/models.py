@@ -285,6 +285,9 @@ _XNNPACK = Lowering(xnnpack=True)
 MODELS: dict[str, Callable[[], Model]] = {
     "llama 4": lambda: _llama_decode(4),
     "llama 4, reinplace": lambda: _llama_decode(4, _REINPLACE),
+    "llama 4, dynamic shape, reinplace": lambda: _llama_decode(
+        4, _REINPLACE, enable_dynamic_shape=True
+    ),
     "llama 4, XNNPACK": lambda: _llama_decode(4, _XNNPACK),
     "llama 16": lambda: _llama_decode(16),
     "llama 16, reinplace": lambda: _llama_decode(16, _REINPLACE),

@@ -43,6 +43,8 @@ class Report:
     torch: str = "?"
     path: str = "?"
     outcomes: list[dict[str, Any]] = field(default_factory=list)
+    plans: list[str] = field(default_factory=list)
+    """Memory plans, as `tools.plan.data.Plan` writes them."""
 
 
 class Failure(Exception):
@@ -101,6 +103,8 @@ def _collect(
             progress(name, event["text"])
         elif kind == "side":
             vars(reports[name]).update(event)
+        elif kind == "plan":
+            reports[name].plans.append(event["plan"])
         else:
             reports[name].outcomes.append(event)
     return reports
@@ -112,7 +116,8 @@ def run_sides(
     """Run `command` once a side, all at the same time, from the directory `root`.
 
     The command prints JSON objects, one a line. What "event" says in them is "side" for which
-    ExecuTorch it runs on, "progress" for what it is at, and anything else for a result.
+    ExecuTorch it runs on, "progress" for what it is at, "plan" for a memory plan, and anything
+    else for a result.
 
     Returns:
         A report for each side, in the order of `sides`.

@@ -48,6 +48,8 @@ class Measurement:
     """Calls whose result is within the tolerance of eager's."""
     worst: float
     """The largest difference of any call."""
+    refused: str = ""
+    """Why the runtime ran no call at all, if so."""
 
 
 def mutable_bytes(program: ExecutorchProgramManager) -> int:
@@ -95,7 +97,11 @@ def measure(name: str) -> Measurement:
     model = MODELS[name]()
     program, seconds = timed_lowering(model)
     [plan] = extract(program).methods
-    found = differences(model, program)
+    found, refused = [], ""
+    try:
+        found = differences(model, program)
+    except RuntimeError as error:
+        refused = str(error)
     return Measurement(
         model=name,
         mutable=mutable_bytes(program),
@@ -104,7 +110,8 @@ def measure(name: str) -> Measurement:
         seconds=seconds,
         calls=len(found),
         equal=sum(d <= TOLERANCE for d in found),
-        worst=max(found),
+        worst=max(found, default=0.0),
+        refused=refused,
     )
 
 

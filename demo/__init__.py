@@ -3,5 +3,5 @@
 # LICENSE file in the root directory of this source tree.
 """Real models, stock and patched ExecuTorch side by side."""
 
-MODELS = ("silero-vad", "llama")
+MODELS = ("silero-vad", "llama", "llama-methods")
 """What the demo can run, in order."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from benchmarks.sides import Failure, Side, run_sides
 from demo import MODELS
 from demo.table import render, verdict
+from tools.plan import report
+from tools.plan.data import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -49,7 +51,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--model", action="append", choices=MODELS, help="only this model; may be repeated"
     )
     parser.add_argument("--steps", type=_positive, help="end each model after so many steps")
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        default=ROOT / "build" / "llama-plan.html",
+        metavar="FILE",
+        help="where to draw llama's memory plan (default: %(default)s)",
+    )
     return parser.parse_args(arguments)
+
+
+def draw(plans: list[str], path: Path) -> None:
+    """Draw memory plans side by side and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report(*map(Plan.from_json, plans), html=path)
+    print(f"llama's memory plan, stock beside patched: {path}")
 
 
 def main(arguments: list[str]) -> int:
@@ -75,6 +91,8 @@ def main(arguments: list[str]) -> int:
         print(f"demo: {failure}", file=sys.stderr)
         return failure.exit_code
     print(render(stock, patched))
+    if stock.plans and patched.plans:
+        draw([*stock.plans, *patched.plans], options.plan)
     problems = verdict(stock, patched)
     print("\n".join(problems) if problems else "All steps equal their reference on both sides.")
     return 1 if problems else 0

@@ -13,14 +13,14 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 from executorch.exir import ExecutorchProgramManager
 from executorch.runtime import Method, Runtime
 
 from benchmarks.channel import Channel
-from benchmarks.comparison import TOLERANCE, difference
+from benchmarks.comparison import difference
 from benchmarks.lowering import arena_sizes, lower
 from benchmarks.models import (
     CHUNK,
@@ -34,35 +34,9 @@ from benchmarks.models import (
     silero_weights,
 )
 from demo import MODELS, audio
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one model did, step by step, against the model that it was made from."""
-
-    model: str
-    arena: int
-    """Bytes of all arenas of the plan."""
-    steps: int
-    equal: int
-    """Steps whose values are all within `TOLERANCE` of the reference's."""
-    worst: float
-    """The largest difference of any step; infinite where a value isn't a number."""
-    note: str = ""
-
-
-def outcome(
-    model: str, program: ExecutorchProgramManager, differences: list[float], note: str = ""
-) -> Outcome:
-    """Sum up the differences of all steps."""
-    return Outcome(
-        model=model,
-        arena=sum(arena_sizes(program)),
-        steps=len(differences),
-        equal=sum(d <= TOLERANCE for d in differences),
-        worst=max(differences, default=0.0),
-        note=note,
-    )
+from demo.outcome import Outcome, outcome
+from demo.sharing import run_llama_methods
+from tools.plan.extract import extract
 
 
 def load(program: ExecutorchProgramManager) -> Method:
@@ -99,7 +73,8 @@ def run_silero_vad(channel: Channel, limit: int | None) -> Outcome:
 
     note = f"probabilities from {min(probabilities):.3f} to {max(probabilities):.3f}"
     spoken = "with" if speech is not None else "without (espeak-ng is not installed)"
-    return outcome(name, program, differences, f"{note}, {spoken} real speech")
+    arena = sum(arena_sizes(program))
+    return outcome(name, arena, differences, f"{note}, {spoken} real speech")
 
 
 def run_llama(channel: Channel, limit: int | None) -> Outcome:
@@ -109,6 +84,7 @@ def run_llama(channel: Channel, limit: int | None) -> Outcome:
     eager = llama(12, **WIDE)
     channel.progress(f"{name}: exporting")
     program = lower(Model(eager, decoding_step))
+    channel.send("plan", plan=extract(program, name).to_json())
     channel.progress(f"{name}: loading")
     method = load(program)
 
@@ -119,11 +95,11 @@ def run_llama(channel: Channel, limit: int | None) -> Outcome:
             expected = eager(token, position)
         differences.append(difference(method.execute([token, position])[0], expected))
         token = expected.argmax(-1, keepdim=True)
-    return outcome(name, program, differences)
+    return outcome(name, sum(arena_sizes(program)), differences)
 
 
 RUNS: dict[str, Callable[[Channel, int | None], Outcome]] = dict(
-    zip(MODELS, [run_silero_vad, run_llama], strict=True)
+    zip(MODELS, [run_silero_vad, run_llama, run_llama_methods], strict=True)
 )
 
 

@@ -60,6 +60,8 @@ def test_mutable_bytes_leave_constants_out() -> None:
         (row(patched=1001, peak=1001), 1, 1),
         (row(wrong={"stock": 0, "patched": 2}), 0, 1),
         (row(wrong={"stock": 3, "patched": 0}), 0, 0),
+        (row(refused={"stock": "error", "patched": "error"}), 0, 0),
+        (row(refused={"patched": "error"}), 0, 1),
         (row(peak=499), 1, 0),
         (row("a model, XNNPACK", patched=564), 0, 0),
         (row("a model", patched=564), 1, 0),
@@ -77,4 +79,7 @@ def test_page_says_what_is_not_met() -> None:
     assert "All are met." not in text
     assert "- llama 16: 0.7000 of stock, target 0.535" in text
     assert "Different from eager" not in text
+    assert "refuses" not in text
+    text = models_section([row("c", refused={"stock": "error 1", "patched": "error 1"})])
+    assert "- c, on stock and patched: error 1" in text
     assert "- b: 1 calls on stock" in models_section([row("b", wrong={"stock": 1, "patched": 0})])
