@@ -160,8 +160,8 @@ def correctness(found: Sequence[Row]) -> str:
     if not_run:
         text += bullets("", "\n\nSave these, which the runtime refuses to run:", not_run)
         text += (
-            "\n\nOn 1.5.1 the in-place `index_put_` wants values with as many dimensions as the cache "
-            "has; with a dynamic shape\nthe example writes its cache in a way that fits."
+            "\n\nOn 1.5.1 the in-place `index_put_` wants values with as many dimensions as the "
+            "cache has; with a\ndynamic shape the example writes its cache in a way that fits."
         )
     return text
 

@@ -107,14 +107,18 @@ def lowered(edge: EdgeProgramManager, planning: dict[str, object]) -> Executorch
 
 def run_llama_methods(channel: Channel, limit: int | None) -> Outcome:
     """Generate 32 tokens after a prompt of 64, beside eager, with the caches shared."""
-    name = "llama 4x256, prefill and decode"
-    channel.progress(f"{name}: exporting")
     model = llama(4, dim=256, heads=8, context=256, vocabulary=VOCABULARY)
+    return run_sharing(channel, "llama 4x256, prefill and decode", model, limit)
+
+
+def run_sharing(channel: Channel, name: str, model: LlamaStep, limit: int | None) -> Outcome:
+    """Lower `model` in every way to hold its caches, and run the best that there is."""
+    channel.progress(f"{name}: exporting")
     methods = {
         "prefill": Model(model, lambda _: (prompt(), torch.arange(PROMPT))),
         "decode": Model(model, decoding_step),
     }
-    edge = to_edge({name: export_model(method) for name, method in methods.items()}, Lowering())
+    edge = to_edge({key: export_model(method) for key, method in methods.items()}, Lowering())
 
     caches = [fqn for fqn, _ in model.named_buffers() if fqn.endswith(("k_cache", "v_cache"))]
     arenas, programs = {}, {}

@@ -6,13 +6,18 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import executorch.exir
 import pytest
 import torch
 
+from benchmarks.channel import Channel
 from benchmarks.comparison import difference
+from benchmarks.models import llama
 from benchmarks.sides import Report
+from demo import sharing
+from demo.sharing import GENERATED, VOCABULARY, run_sharing
 from demo.table import render, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +113,21 @@ def test_table() -> None:
     text = render(report("stock", outcome()), report("patched", outcome(arena=60)))
     [row] = [line.split() for line in text.splitlines() if line.startswith("m ")]
     assert row == ["m", "100", "60", "0.600", "4/4", "and", "4/4", "1.0e-06"]
+
+
+def test_caches_are_shared() -> None:
+    model = llama(1, dim=16, heads=2, context=128, vocabulary=VOCABULARY)
+    found = run_sharing(Channel(), "small", model, limit=None)
+    assert (found.steps, found.equal) == (GENERATED, GENERATED)
+    assert "arena-aware sharing was run" in found.note
+
+
+def test_shared_arenas_are_as_large_as_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"decode": [50, 100], "prefill": [70]}
+    monkeypatch.setattr(sharing, "arena_sizes", lambda program, name: sizes[name])
+    program = SimpleNamespace(methods=set(sizes))
+    assert sharing.arenas_of_program(program, shared=True) == [70, 100]
+    assert sharing.arenas_of_program(program, shared=False) == [50, 100, 70]
 
 
 @pytest.mark.parametrize(
