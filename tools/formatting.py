@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def _key(path: str, source: str) -> str:
 
 
 def _keep(file: Path, text: str) -> None:
-    beside = file.with_suffix(".new")
+    beside = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, encoding="utf-8")
