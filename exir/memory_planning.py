@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from executorch.exir.error import internal_assert, InternalError
@@ -189,7 +189,8 @@ def _cheapest_place(
     """
     # What starts at s and ends at e is in the way at the offsets between s - size and e.
     weight_here = 0
-    enter, leave = [], []
+    enter: List[Tuple[int, int]] = []
+    leave: List[Tuple[int, int]] = []
     for start, end, weight in taken:
         leave.append((end, weight))
         if start < size:
@@ -212,6 +213,30 @@ def _cheapest_place(
 
 _CHECKPOINT_STRIDE = 64
 
+# About 0.1 s for a few hundred tensors, and a few seconds for tens of thousands.
+_COMPARISONS_PER_BLOCK = 500
+_MAX_COMPARISONS = 5_000_000
+
+
+class _OutOfComparisons(Exception):
+    """The search has looked at as many pairs of blocks as it may."""
+
+
+class _Budget:
+    """Comparisons of two blocks that are left to a search.
+
+    They are what the time of a search goes with. A count of placements isn't: next to
+    thousands of others, one placement takes as long as hundreds elsewhere.
+    """
+
+    def __init__(self, comparisons: int) -> None:
+        self.left = comparisons
+
+    def spend(self, comparisons: int) -> None:
+        self.left -= comparisons
+        if self.left < 0:
+            raise _OutOfComparisons()
+
 
 class _OffsetPacker:
     """Finds offsets, in bytes, for blocks of one arena; larger blocks come first.
@@ -229,6 +254,12 @@ class _OffsetPacker:
         )
         self._firsts: List[int] = [self.blocks[i].first for i in self._by_first]
         self._alive: List[List[int]] = self._alive_at_checkpoints()
+        lasts = sorted(block.last for block in self.blocks)
+        # Each counts itself, too, so that none is 0.
+        self.conflict_counts: List[int] = [
+            bisect_right(self._firsts, block.last) - bisect_left(lasts, block.first)
+            for block in self.blocks
+        ]
         # Bounded, since in a graph of long lives nearly all blocks conflict.
         self.conflicts = functools.lru_cache(maxsize=1024)(self._find_conflicts)
 
@@ -284,74 +315,74 @@ class _OffsetPacker:
             )
         return settled
 
-    def lower(self, offsets: List[int], floor: int, max_placements: int) -> List[int]:
+    def lower(self, offsets: List[int], floor: int, effort: int) -> List[int]:
         """Lowers the top towards `floor` in steps of a twentieth of what is left.
 
-        Ends at the floor or after `max_placements`, so that the result depends on
-        nothing but the arguments.
+        Ends at the floor or after a number of comparisons, so that the result depends
+        on nothing but the arguments.
         """
-        placements = iter(range(max_placements))
-        weights = [1] * len(offsets)
-        while (top := self.top(offsets)) > floor:
-            limit = floor + (top - floor) * 19 // 20
-            repacked = self._repack(offsets, limit, weights, placements)
-            if repacked is None:
-                break
-            offsets = self.settle(repacked)
+        budget = _Budget(
+            effort * min(_COMPARISONS_PER_BLOCK * len(offsets), _MAX_COMPARISONS)
+        )
+        hardness = list(self.conflict_counts)
+        try:
+            while (top := self.top(offsets)) > floor:
+                limit = floor + (top - floor) * 19 // 20
+                offsets = self._repack(offsets, limit, hardness, budget)
+                # Sinking is cheaper than placing: nothing is sorted.
+                budget.spend(sum(self.conflict_counts) // 8)
+                offsets = self.settle(offsets)
+        except _OutOfComparisons:
+            pass
         return offsets
 
     def _repack(
-        self,
-        offsets: List[int],
-        limit: int,
-        weights: List[int],
-        placements: Iterator[int],
-    ) -> Optional[List[int]]:
+        self, offsets: List[int], limit: int, hardness: List[int], budget: _Budget
+    ) -> List[int]:
         """Moves blocks until all of them end at or below `limit`.
 
         Guided ejection search (Nagata and Bräysy, 2009, for vehicle routing): the
         blocks that reach above the limit wait for a place, the largest first. One
-        that finds none takes the place of those with the least weight, which then
-        wait in turn; and it gains weight, so that it is not soon ejected itself.
+        that finds none takes the place of those that are least hard to place, which
+        then wait in turn; and it counts as harder from then on, so that it is not
+        soon ejected itself.
 
         Args:
-            weights: How hard each block has been to place so far; updated.
-            placements: One is taken from it for each block placed.
+            hardness: How hard each block is to place: its conflicts, times one more
+                than how often it found no place. Updated.
 
-        Returns:
-            The offsets, or None if `placements` ran out before.
+        Raises:
+            _OutOfComparisons: `budget` is spent.
         """
         placed: List[Optional[int]] = [
             offset if offset + size <= limit else None
             for offset, size in zip(offsets, self.sizes)
         ]
         waiting = [i for i, offset in enumerate(placed) if offset is None]
-        for _ in placements:
+        while waiting:
             i = heapq.heappop(waiting)
             size, conflicts = self.sizes[i], self.conflicts(i)
-            place, weight = _cheapest_place(
+            budget.spend(len(conflicts))
+            place, ejected = _cheapest_place(
                 size,
                 limit,
                 [
-                    (start, start + self.sizes[j], weights[j])
+                    (start, start + self.sizes[j], hardness[j])
                     for j in conflicts
                     if (start := placed[j]) is not None
                 ],
             )
             placed[i] = place
-            if weight:
-                weights[i] += 1
+            if ejected:
+                hardness[i] += self.conflict_counts[i]
                 for j in conflicts:
                     start = placed[j]
-                    if (
-                        start is not None
-                        and place - self.sizes[j] < start < place + size
+                    if start is not None and (
+                        place - self.sizes[j] < start < place + size
                     ):
                         placed[j] = None
                         heapq.heappush(waiting, j)
-            if not waiting:
-                return [offset for offset in placed if offset is not None]
-        return None
+        return [offset for offset in placed if offset is not None]
 
 
 def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObject]:
@@ -378,11 +409,11 @@ def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObje
     return objects
 
 
-def _pack(blocks: List[_Block], max_placements: int) -> List[SharedObject]:
+def _pack(blocks: List[_Block], effort: int) -> List[SharedObject]:
     """The shared objects of one arena, each of which begins where the last ends."""
     packer = _OffsetPacker(block for block in blocks if block.size)
     offsets = packer.best_fit()
-    offsets = packer.lower(offsets, _peak_live_bytes(blocks), max_placements)
+    offsets = packer.lower(offsets, _peak_live_bytes(blocks), effort)
     empty = [block for block in blocks if not block.size]
     return _shared_objects(empty + packer.blocks, [0] * len(empty) + offsets)
 
@@ -402,14 +433,14 @@ def best_fit(
     graph_signature: ExportGraphSignature,
     extra_padding: int = 0,
     *,
-    max_placements: int = 10_000,
+    effort: int = 1,
 ) -> MemoryAlgoResult:
     """Packs tensors into the tightest gaps between offsets, the largest first.
 
     Any tensor may share bytes with any others that are not alive with it, whatever
     their sizes. Where that takes more than the peak live bytes, a search moves
-    tensors about until the arena is as small as that, or the search has made as many
-    placements as it may. The result depends on the order of `specs`, since the first
+    tensors about until the arena is as small as that, or the search has compared as
+    many tensors as it may. The result depends on the order of `specs`, since the first
     of several tensors of one size is placed first.
 
     No arena is larger than `greedy` makes it where there are several of them; where
@@ -421,8 +452,8 @@ def best_fit(
         graph_module: Each arena begins behind the bytes in its `input_mem_buffer_sizes`.
         graph_signature: Not used.
         extra_padding: Bytes to add to each arena that is used.
-        max_placements: How often the search may place a tensor, in each arena. 0
-            leaves it at the first pass.
+        effort: How many times the default bound on comparisons the search in each
+            arena may take. 0 leaves it at the first pass.
 
     Returns:
         The arena (mem_id), the offset in it, in bytes, and the mem_obj_id of each
@@ -435,7 +466,7 @@ def best_fit(
     for spec in specs:
         spec.realign(alignment)
     arenas = {
-        mem_id: _pack(blocks, max_placements)
+        mem_id: _pack(blocks, effort)
         for mem_id, blocks in _blocks_by_arena(specs).items()
     }
     result = MemoryAlgoResult(
