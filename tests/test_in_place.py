@@ -38,7 +38,7 @@ class Twice(nn.Module):
 class ViewReturned(nn.Module):
     def forward(self, x: Tensor, v: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y = (x * 2).view(12)
-        y = y.index_put((i,), v[0, 0])
+        y = y.index_put((i,), v[0, :1])
         return (x + 1).sin() * 3, y, y.sum()
 
 
@@ -62,7 +62,7 @@ class StateCopiedReturned(Stateful):
 
 class StateThroughView(Stateful):
     def forward(self, x: Tensor, v: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.state.view(12).index_put_((i,), v[0, 0])
+        self.state.view(12).index_put_((i,), v[0, :1])
         return (v + 1).sin() * 3, self.state.sum(), self.state
 
 
