@@ -259,9 +259,11 @@ def _branch_effects(branch: GraphModule, operands: Sequence[object]) -> _CallEff
             for operand in nodes
         ],
         results=tuple(
-            operands_in.get(analysis.storage(output), ())
-            if isinstance(output, Node)
-            else ()
+            (
+                operands_in.get(analysis.storage(output), ())
+                if isinstance(output, Node)
+                else ()
+            )
             for output in outputs
         ),
     )
@@ -658,7 +660,9 @@ def _insert_copies(
     return copies, saved
 
 
-def _call_like(node: Node, target: torch._ops.OpOverload, args: Tuple[Node, ...]) -> Node:
+def _call_like(
+    node: Node, target: torch._ops.OpOverload, args: Tuple[Node, ...]
+) -> Node:
     """Call an operator whose result is a tensor like `node`."""
     call = node.graph.call_function(target, args)
     if "val" in node.meta:
@@ -692,7 +696,8 @@ def _find_write_backs(
     """The mutations of the signature that no in-place operator has done already."""
     mutable = _mutable_placeholders(ep)
     mutated = [
-        mutable.get((spec.kind, spec.target)) for spec in ep.graph_signature.output_specs
+        mutable.get((spec.kind, spec.target))
+        for spec in ep.graph_signature.output_specs
     ]
     return [
         _WriteBack(index, placeholder, output)
