@@ -67,3 +67,7 @@ def test_only_wants_what_a_patch_requires(tmp_path: Path) -> None:
         loaded.only(("0002",))
     with pytest.raises(UserError, match="no patch 0009 in the series; it has 0001, 0002"):
         loaded.only(("0009",))
+
+
+def test_every_patch_of_the_series_says_how_it_was_tested() -> None:
+    assert not [patch.name for patch in series.load().patches if not patch.test_plan]
