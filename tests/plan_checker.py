@@ -632,10 +632,11 @@ def check_plan(
 def _check_places(
     live: _Liveness, specs: list[TensorSpec], sizes: list[int], alignment: int
 ) -> Iterator[Finding]:
+    written = live.flow.written(0, len(live.flow.steps))
     for spec in specs:
         tensor = live.placed(spec)
         if tensor is None:
-            if _must_be_placed(live.flow, spec):
+            if spec in written and _must_be_placed(live.flow, spec):
                 name = live.flow.names[spec]
                 yield Unplaced(name, name)
             continue
