@@ -485,6 +485,19 @@ aten_mul_tensor: arena 1, 0 + 32, alive 5-7
 output 0 is b_state""",
         )
 
+    def test_nothing_returned(self) -> None:
+        class Silent(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> int:
+                return 3
+
+        program = _lowered(Silent(), (self.x,), {})
+        assert_expected_inline(
+            _printed_plan(program),
+            """\
+arenas: [0, 32]
+x: arena 1, 0 + 32, alive 0-0""",
+        )
+
     def test_setter_of_shared_buffer(self) -> None:
         program = _lowered(_Stored(), (self.x,), {"share_mutable_buffers": True})
         assert_expected_inline(
