@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 
 from benchmarks.results import models_section, page, rows
-from benchmarks.sides import Failure, Side, run_sides
+from benchmarks.sides import Failure, Progress, Side, run_sides
+from benchmarks.write_back_results import Row as WriteBackRow
+from benchmarks.write_back_results import write_back_section
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +49,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def time_write_backs(options: argparse.Namespace, progress: Progress) -> list[WriteBackRow]:
+    """Time the write-back pass, both sides' in one process that has nothing beside it."""
+    command = [sys.executable, "-m", "benchmarks.bench_write_back", "--events"]
+    command.append(f"--stock={options.stock.resolve()}")
+    (report,) = run_sides([Side("patched", options.patched)], command, ROOT, progress)
+    return [WriteBackRow(**outcome) for outcome in report.outcomes]
+
+
 def main(arguments: list[str]) -> int:
     """Run the benchmark; returns the exit code."""
     options = parse(arguments)
@@ -64,11 +74,15 @@ def main(arguments: list[str]) -> int:
             ROOT,
             progress,
         )
+        timed = None if options.model else time_write_backs(options, progress)
     except Failure as failure:
         print(f"bench: {failure}", file=sys.stderr)
         return failure.exit_code
     found = rows(stock, patched)
-    text = page(stock, patched, [models_section(found)])
+    sections = [models_section(found)]
+    if timed is not None:
+        sections.append(write_back_section(timed))
+    text = page(stock, patched, sections)
     options.out.write_text(text, encoding="utf-8")
     print(text)
     faults = [fault for row in found for fault in row.faults()]
