@@ -363,18 +363,19 @@ class _OffsetPacker:
             i = heapq.heappop(waiting)
             size, conflicts = self.sizes[i], self.conflicts(i)
             budget.spend(len(conflicts))
-            place, ejected = _cheapest_place(
-                size,
-                limit,
-                [
-                    (start, start + self.sizes[j], hardness[j])
-                    for j in conflicts
-                    if (start := placed[j]) is not None
-                ],
-            )
-            placed[i] = place
+            taken = [
+                (start, start + self.sizes[j], hardness[j])
+                for j in conflicts
+                if (start := placed[j]) is not None
+            ]
+            place, ejected = _cheapest_place(size, limit, taken)
             if ejected:
                 hardness[i] += self.conflict_counts[i]
+                turn, rest = divmod(hardness[i] // self.conflict_counts[i], 32)
+                if rest == 0:
+                    # Two blocks may want the same place for ever: try any other.
+                    places = [0] + [e for _, e, _ in taken if e + size <= limit]
+                    place = places[turn % len(places)]
                 for j in conflicts:
                     start = placed[j]
                     if start is not None and (
@@ -382,6 +383,7 @@ class _OffsetPacker:
                     ):
                         placed[j] = None
                         heapq.heappush(waiting, j)
+            placed[i] = place
         return [offset for offset in placed if offset is not None]
 
 

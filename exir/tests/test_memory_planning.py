@@ -3,7 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 
 import unittest
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from executorch.exir import (
@@ -14,9 +14,12 @@ from executorch.exir import (
 )
 from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDemo
 from executorch.exir.capture._capture import patch_forward
+from executorch.exir.error import InternalError
 from executorch.exir.memory_planning import (
+    best_fit,
     get_node_tensor_specs,
     greedy,
+    MemoryAlgoResult,
     MemoryPlanningAlgorithmSuite,
 )
 from executorch.exir.pass_base import PassBase, PassResult
@@ -722,3 +725,258 @@ aten_cos_default: arena 1, 128 + 32, alive 6-8
 output 0 is x
 output 1 is aten_cos_default""",
         )
+
+
+def _alive(
+    size: int, first: int, last: int, mem_id: Optional[int] = None
+) -> TensorSpec:
+    """A tensor of `size` bytes, alive from node `first` to node `last`."""
+    spec = TensorSpec(torch.uint8, torch.Size([size]))
+    spec.lifetime = [first, last]
+    spec.mem_id = mem_id
+    return spec
+
+
+def _graph_with_branches(*bufsizes: int) -> torch.fx.GraphModule:
+    """An empty graph, of whose arenas branches take the first `bufsizes` bytes."""
+    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
+    graph_module.input_mem_buffer_sizes = list(bufsizes)
+    return graph_module
+
+
+def _printed_packing(specs: Iterable[TensorSpec], result: MemoryAlgoResult) -> str:
+    lines = []
+    for spec in specs:
+        alloc = result.spec_dict[spec]
+        end = alloc.mem_offset + spec.allocated_memory
+        lines.append(
+            f"arena {alloc.mem_id}, object {alloc.mem_obj_id}, "
+            f"bytes {alloc.mem_offset}..{end}, nodes {spec.lifetime}"
+        )
+    return "\n".join([*lines, f"arenas {result.bufsizes}"])
+
+
+class TestBestFit(unittest.TestCase):
+    """Planning by best fit over offsets."""
+
+    def test_no_hole_where_greedy_leaves_one(self) -> None:
+        # Together at node 1, two tensors don't fit into the slot of the largest one:
+        # greedy opens a second slot, and the end of the first is a hole.
+        specs = [_alive(64, 0, 0), _alive(48, 1, 1), _alive(32, 1, 1)]
+        graph_module = _graph_with_branches()
+        assert_expected_inline(
+            _printed_packing(specs, greedy(16, specs, graph_module, None)),
+            """\
+arena 1, object 0, bytes 0..64, nodes [0, 0]
+arena 1, object 0, bytes 0..48, nodes [1, 1]
+arena 1, object 1, bytes 64..96, nodes [1, 1]
+arenas [0, 96]""",
+        )
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, graph_module, None)),
+            """\
+arena 1, object 0, bytes 0..64, nodes [0, 0]
+arena 1, object 0, bytes 0..48, nodes [1, 1]
+arena 1, object 0, bytes 48..80, nodes [1, 1]
+arenas [0, 80]""",
+        )
+
+    def test_tightest_gap(self) -> None:
+        # For the last one, 48 bytes are free from 160 on, and 32 from 256 on.
+        specs = [
+            _alive(160, 0, 1),
+            _alive(48, 0, 0),
+            _alive(48, 0, 1),
+            _alive(32, 0, 0),
+            _alive(32, 0, 1),
+            _alive(32, 1, 1),
+        ]
+        result = best_fit(16, specs, _graph_with_branches(), None, effort=0)
+        assert_expected_inline(
+            _printed_packing(specs, result),
+            """\
+arena 1, object 0, bytes 0..160, nodes [0, 1]
+arena 1, object 1, bytes 160..208, nodes [0, 0]
+arena 1, object 2, bytes 208..256, nodes [0, 1]
+arena 1, object 3, bytes 256..288, nodes [0, 0]
+arena 1, object 4, bytes 288..320, nodes [0, 1]
+arena 1, object 3, bytes 256..288, nodes [1, 1]
+arenas [0, 320]""",
+        )
+
+    def test_behind_branches_and_padded(self) -> None:
+        specs = [_alive(16, 0, 1), _alive(16, 1, 2)]
+        result = best_fit(16, specs, _graph_with_branches(0, 48), None, 64)
+        assert_expected_inline(
+            _printed_packing(specs, result),
+            """\
+arena 1, object 0, bytes 48..64, nodes [0, 1]
+arena 1, object 1, bytes 64..80, nodes [1, 2]
+arenas [0, 144]""",
+        )
+
+    def test_alignment(self) -> None:
+        specs = [_alive(1, 0, 0), _alive(17, 0, 0)]
+        result = best_fit(32, specs, _graph_with_branches(), None)
+        assert_expected_inline(
+            _printed_packing(specs, result),
+            """\
+arena 1, object 0, bytes 0..32, nodes [0, 0]
+arena 1, object 1, bytes 32..64, nodes [0, 0]
+arenas [0, 64]""",
+        )
+
+    def test_nothing_to_place(self) -> None:
+        graph_module = _graph_with_branches()
+        self.assertEqual(best_fit(16, [], graph_module, None).bufsizes, [0, 0])
+        self.assertEqual(best_fit(16, set(), graph_module, None).bufsizes, [0, 0])
+        specs = [_alive(0, 0, 1), _alive(16, 0, 1), _alive(0, 0, 1)]
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, graph_module, None)),
+            """\
+arena 1, object 0, bytes 0..0, nodes [0, 1]
+arena 1, object 2, bytes 0..16, nodes [0, 1]
+arena 1, object 1, bytes 0..0, nodes [0, 1]
+arenas [0, 16]""",
+        )
+
+    def test_unknown_life(self) -> None:
+        unknown = _alive(16, 0, 0)
+        unknown.lifetime = [None, None]
+        specs = [unknown, _alive(16, 3, 3), _alive(16, 5, 5)]
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, _graph_with_branches(), None)),
+            """\
+arena 1, object 0, bytes 0..16, nodes [None, None]
+arena 1, object 1, bytes 16..32, nodes [3, 3]
+arena 1, object 1, bytes 16..32, nodes [5, 5]
+arenas [0, 32]""",
+        )
+
+    def test_in_place_chain(self) -> None:
+        base, other = _alive(32, 0, 1), _alive(32, 3, 4)
+        # It outlives its base, whose bytes are thus in use at node 3.
+        result, last = _alive(32, 2, 2), _alive(32, 3, 3)
+        result.inplace_base, last.inplace_base = base, result
+        specs = [last, base, result, other]
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, _graph_with_branches(), None)),
+            """\
+arena 1, object 0, bytes 0..32, nodes [3, 3]
+arena 1, object 0, bytes 0..32, nodes [0, 1]
+arena 1, object 0, bytes 0..32, nodes [2, 2]
+arena 1, object 1, bytes 32..64, nodes [3, 4]
+arenas [0, 64]""",
+        )
+
+    @unittest.skipUnless(
+        hasattr(_alive(0, 0, 0), "storage_base_offset"), "needs ExecuTorch 1.5"
+    )
+    def test_offset_in_storage_base(self) -> None:
+        outer, inner, innermost = _alive(64, 0, 9), _alive(48, 1, 9), _alive(16, 2, 9)
+        inner.storage_base, inner.storage_base_offset = outer, 16
+        innermost.storage_base, innermost.storage_base_offset = inner, 32
+        below = _alive(128, 0, 9)
+        specs = [outer, inner, innermost, below]
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, _graph_with_branches(), None)),
+            """\
+arena 1, object 1, bytes 128..192, nodes [0, 9]
+arena 1, object 1, bytes 144..192, nodes [1, 9]
+arena 1, object 1, bytes 176..192, nodes [2, 9]
+arena 1, object 0, bytes 0..128, nodes [0, 9]
+arenas [0, 192]""",
+        )
+        innermost.storage_base_offset = 48
+        with self.assertRaisesRegex(InternalError, "does not fit into the 48 bytes"):
+            best_fit(16, specs, _graph_with_branches(), None)
+        innermost.storage_base_offset = 8
+        with self.assertRaisesRegex(InternalError, "alignment of 16 bytes"):
+            best_fit(16, specs, _graph_with_branches(), None)
+
+    def test_bases_that_cannot_be(self) -> None:
+        base, inner = _alive(16, 0, 1), _alive(16, 0, 1)
+        inner.inplace_base = base
+        with self.assertRaisesRegex(InternalError, "for which no memory is planned"):
+            best_fit(16, [inner], _graph_with_branches(), None)
+        base.inplace_base = inner
+        with self.assertRaisesRegex(InternalError, "circular"):
+            best_fit(16, [base, inner], _graph_with_branches(), None)
+
+    def test_search_lowers_to_the_peak(self) -> None:
+        # By size, and then in this order, both of 48 bytes go to the bottom and the
+        # first of 16 bytes above them, so that the other finds no room below 64. But
+        # no more than 64 bytes are alive at any node.
+        specs = [_alive(16, 3, 4), _alive(48, 4, 4), _alive(48, 2, 2), _alive(16, 2, 3)]
+        graph_module = _graph_with_branches()
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, graph_module, None, effort=0)),
+            """\
+arena 1, object 1, bytes 48..64, nodes [3, 4]
+arena 1, object 0, bytes 0..48, nodes [4, 4]
+arena 1, object 0, bytes 0..48, nodes [2, 2]
+arena 1, object 2, bytes 64..80, nodes [2, 3]
+arenas [0, 80]""",
+        )
+        assert_expected_inline(
+            _printed_packing(specs, best_fit(16, specs, graph_module, None)),
+            """\
+arena 1, object 0, bytes 48..64, nodes [3, 4]
+arena 1, object 0, bytes 0..48, nodes [4, 4]
+arena 1, object 0, bytes 16..64, nodes [2, 2]
+arena 1, object 0, bytes 0..16, nodes [2, 3]
+arenas [0, 64]""",
+        )
+
+    def test_search_gets_out_of_a_circle(self) -> None:
+        # Two tensors of 64 bytes want one place, and 16 bytes are in the way of both.
+        specs = [
+            _alive(32, 2, 2),
+            _alive(64, 0, 0),
+            _alive(16, 0, 2),
+            _alive(32, 2, 3),
+            _alive(64, 0, 2),
+            _alive(64, 3, 3),
+        ]
+        # All that is alive at node 0, and at node 2, has 144 bytes.
+        result = best_fit(16, specs, _graph_with_branches(), None)
+        self.assertEqual(result.bufsizes, [0, 144])
+
+    def test_no_arena_grows_for_another(self) -> None:
+        # The first pass needs 176 bytes in arena 1, where greedy needs 144; in arena 2
+        # it needs 80 bytes, where greedy needs 96.
+        specs = [
+            _alive(32, 2, 2, 1),
+            _alive(64, 0, 0, 1),
+            _alive(16, 0, 2, 1),
+            _alive(32, 2, 3, 1),
+            _alive(64, 0, 2, 1),
+            _alive(64, 3, 3, 1),
+            _alive(64, 0, 0, 2),
+            _alive(48, 1, 1, 2),
+            _alive(32, 1, 1, 2),
+        ]
+        graph_module = _graph_with_branches()
+        rival = greedy(16, specs, graph_module, None)
+        self.assertEqual(rival.bufsizes, [0, 144, 96])
+        result = best_fit(16, specs, graph_module, None, effort=0)
+        self.assertEqual(result.bufsizes, [0, 144, 80])
+        for spec in specs[:6]:
+            self.assertEqual(result.spec_dict[spec], rival.spec_dict[spec])
+        self.assertEqual(
+            [result.spec_dict[s].mem_offset for s in specs[6:]], [0, 0, 48]
+        )
+
+    def test_default_suite(self) -> None:
+        suite = MemoryPlanningAlgorithmSuite()
+        self.assertEqual(suite.algo_list, [greedy, best_fit])
+        specs = [_alive(64, 0, 0), _alive(48, 1, 1), _alive(32, 1, 1)]
+        self.assertEqual(suite(16, specs, _graph_with_branches(), None, 0), [0, 80])
+        self.assertEqual([spec.mem_offset for spec in specs], [0, 0, 48])
+        # Where both need as much, all is as it was.
+        equal = [_alive(32, 0, 0), _alive(16, 1, 1)]
+        bufsizes = suite(16, equal, _graph_with_branches(), None, 0)
+        placed = greedy(16, equal, _graph_with_branches(), None)
+        self.assertEqual(bufsizes, placed.bufsizes)
+        for spec in equal:
+            self.assertEqual(spec.mem_obj_id, placed.spec_dict[spec].mem_obj_id)
