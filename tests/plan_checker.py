@@ -773,6 +773,35 @@ def _check_shared(name: str, method: Method, fqn: str, shared: Place) -> Iterato
             yield OnSharedBuffer(name, Placed(tensor_name, place), fqn, shared)
 
 
+# --- waste -----------------------------------------------------------------------------------
+
+
+def unused_places(
+    graph_module: torch.fx.GraphModule, signature: ExportGraphSignature | None = None
+) -> list[Placed]:
+    """Tensors that have memory although no step of the program writes or reads them."""
+    used = _flow_of(graph_module, signature).names
+    unused: dict[TensorSpec, Placed] = {}
+    for prefix, graph in _graphs(graph_module):
+        for node in graph.graph.nodes:
+            for spec in map(_storage, _specs(node.meta.get("spec"))):
+                place = place_of(spec)
+                if place is not None and spec not in used:
+                    unused.setdefault(spec, Placed(prefix + node.name, place))
+    return list(unused.values())
+
+
+def _graphs(
+    graph_module: torch.fx.GraphModule, prefix: str = ""
+) -> Iterator[tuple[str, torch.fx.GraphModule]]:
+    """The graph and the graphs of its branches, with a prefix for their nodes' names."""
+    yield prefix, graph_module
+    for node in graph_module.graph.nodes:
+        inner = getattr(graph_module, node.target, None) if node.op == "get_attr" else None
+        if isinstance(inner, torch.fx.GraphModule):
+            yield from _graphs(inner, f"{prefix}{node.target}/")
+
+
 # --- peak ------------------------------------------------------------------------------------
 
 

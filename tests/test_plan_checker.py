@@ -3,6 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 """The plan checker finds nothing in right plans, and each way of breaking one."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.plan_checker import (
     check_plan,
     peak_live_bytes,
     report,
+    unused_places,
 )
 
 
@@ -404,6 +406,35 @@ def test_shared_buffer_in_two_places() -> None:
     again["b_total"].mem_offset = again.sizes[1]
     again.sizes[1] += 32
     assert all(SharedApart in kinds(shared_findings(plans)[name]) for name in ("forward", "again"))
+
+
+# --- waste -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["chain", "counter", "viewed", "two conds", "viewed cond"])
+def test_nothing_is_planned_and_never_used(name: str) -> None:
+    sound = plan(name)
+    assert not unused_places(sound.graph_module, sound.signature)
+
+
+def test_output_that_nothing_computes() -> None:
+    """What stock does for each write-back."""
+    wasteful = plan("chain")
+    output = wasteful.graph_module.graph.output_node()
+    stray = copy.copy(wasteful["aten_cos_default"])
+    output.meta["spec"] = (*output.meta["spec"], stray)
+    names = [each.name for each in unused_places(wasteful.graph_module, wasteful.signature)]
+    assert names == [output.name]
+
+
+@pytest.mark.parametrize(("name", "inputs"), [("map", {"y"}), ("scan", {"arg0_1"})])
+def test_loops_plan_inputs_that_their_bodies_share_with_the_caller(
+    name: str, inputs: set[str]
+) -> None:
+    """Known waste of upstream's: all inputs of a body have memory, but only slices need it."""
+    loop = plan(name)
+    unused = unused_places(loop.graph_module, loop.signature)
+    assert {each.name for each in unused} == {f"submodule_0/{each}" for each in inputs}
 
 
 # --- peak ------------------------------------------------------------------------------------
