@@ -41,7 +41,7 @@ def _inplace_lineage(output_arg: object, mutated: Node) -> bool:
     """
     while isinstance(output_arg, Node) and _is_inplace_node(output_arg):
         # Every in-place operator of ATen returns its first argument.
-        output_arg = output_arg.args[0]
+        output_arg = output_arg.args[0] if output_arg.args else None
     return output_arg is mutated
 
 
