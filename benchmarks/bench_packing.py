@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""How close greedy and best fit come to the optimum on packing instances.
+
+    PACKING=DIR python -m benchmarks.bench_packing
+
+DIR holds CSV files in MiniMalloc's format (https://github.com/google/minimalloc): a row is a
+buffer, with the first instant at which it is alive (lower), the first at which it is no longer
+(upper), and its size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from executorch.exir.memory_planning import best_fit, greedy
+from executorch.exir.tensor import TensorSpec
+
+from tools.liveness import Interval, peak_live_bytes
+
+DIRECTORY = Path(
+    os.environ.get("PACKING", Path(__file__).resolve().parents[2] / "shared" / "minimalloc")
+)
+"""Where the instances are; there need not be any."""
+CAPACITY = 1_048_576
+"""Bytes into which each of MiniMalloc's challenging instances is known to fit."""
+EACH = 1.15
+MEAN = 1.10
+"""What an arena may be at most over the optimum: of any instance, and in the mean."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Buffers to pack, and the fewest bytes known to hold them."""
+
+    name: str
+    buffers: tuple[Interval, ...]
+    capacity: int = CAPACITY
+
+    @classmethod
+    def read(cls, path: Path) -> Instance:
+        with path.open(newline="", encoding="utf-8") as file:
+            buffers = tuple(
+                Interval(int(row["lower"]), int(row["upper"]) - 1, int(row["size"]))
+                for row in csv.DictReader(file)
+            )
+        return cls(path.stem, buffers)
+
+    def specs(self) -> list[TensorSpec]:
+        specs = []
+        for buffer in self.buffers:
+            spec = TensorSpec(torch.uint8, torch.Size([buffer.bytes]))
+            spec.lifetime = [buffer.first, buffer.last]
+            specs.append(spec)
+        return specs
+
+
+@dataclass(frozen=True)
+class PackingRow:
+    """What an instance needs; bytes and CPU seconds."""
+
+    name: str
+    buffers: int
+    capacity: int
+    peak: int
+    greedy: int
+    first_pass: int
+    arena: int
+    seconds: float
+    """Of best fit with its search."""
+
+    def over(self, size: int) -> float:
+        return size / self.capacity
+
+
+def instances(directory: Path = DIRECTORY) -> list[Instance]:
+    """The instances there, by name; none where there is no such directory."""
+    return [Instance.read(path) for path in sorted(directory.glob("*.csv"))]
+
+
+def measure(chosen: Iterable[Instance], effort: int = 1) -> Iterator[PackingRow]:
+    """Pack each instance, with `effort` times the search that is the default."""
+    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
+
+    def arena(plan: object, **options: int) -> int:
+        result = plan(1, instance.specs(), graph_module, None, **options)  # type: ignore[operator]
+        return int(result.bufsizes[1])
+
+    for instance in chosen:
+        started = time.process_time()
+        packed = arena(best_fit, effort=effort)
+        seconds = time.process_time() - started
+        yield PackingRow(
+            name=instance.name,
+            buffers=len(instance.buffers),
+            capacity=instance.capacity,
+            peak=peak_live_bytes(instance.buffers).bytes,
+            greedy=arena(greedy),
+            first_pass=arena(best_fit, effort=0),
+            arena=packed,
+            seconds=seconds,
+        )
+
+
+def table(rows: Iterable[PackingRow]) -> str:
+    """The rows in Markdown."""
+    lines = [
+        "| instance | buffers | greedy | best fit, first pass | best fit | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    ratios = []
+    for row in rows:
+        ratios.append(row.over(row.arena))
+        lines.append(
+            f"| {row.name} | {row.buffers} | {row.over(row.greedy):.3f} "
+            f"| {row.over(row.first_pass):.3f} | {row.over(row.arena):.3f} | {row.seconds:.2f} |"
+        )
+    mean = sum(ratios) / len(ratios)
+    lines += [
+        "",
+        f"Largest {max(ratios):.3f} (target {EACH:.2f}), mean {mean:.3f} (target {MEAN:.2f}).",
+    ]
+    return "\n".join(lines)
+
+
+def section(effort: int = 1, directory: Path = DIRECTORY) -> str:
+    """The table for the benchmark's page, or what is missing for it."""
+    found = instances(directory)
+    if not found:
+        return "No packing instances were measured: PACKING names no directory with CSV files."
+    return table(measure(found, effort))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_packing")
+    parser.add_argument("--effort", type=int, default=1, help="times the default search")
+    print(section(parser.parse_args().effort))
