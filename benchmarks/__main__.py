@@ -10,6 +10,7 @@ else than eager, 2 if the benchmark can't be run. A target that isn't met is wri
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -57,6 +58,19 @@ def time_write_backs(options: argparse.Namespace, progress: Progress) -> list[Wr
     return [WriteBackRow(**outcome) for outcome in report.outcomes]
 
 
+def packing_section(options: argparse.Namespace) -> str:
+    """The packing instances, in a process where the patched package is what is imported."""
+    table = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench_packing"],
+        env=Side("patched", options.patched).environment(ROOT),
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    return f"## Packing instances\n\nArena over optimum; CPU seconds.\n\n{table.strip()}\n"
+
+
 def main(arguments: list[str]) -> int:
     """Run the benchmark; returns the exit code."""
     options = parse(arguments)
@@ -81,7 +95,7 @@ def main(arguments: list[str]) -> int:
     found = rows(stock, patched)
     sections = [models_section(found)]
     if timed is not None:
-        sections.append(write_back_section(timed))
+        sections += [write_back_section(timed), packing_section(options)]
     text = page(stock, patched, sections)
     options.out.write_text(text, encoding="utf-8")
     print(text)
