@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from executorch.exir import (
     EdgeCompileConfig,
+    EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge,
@@ -36,7 +37,6 @@ from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
     OutputKind,
-    TensorArgument,
 )
 
 Inputs = tuple[Any, ...]
@@ -52,7 +52,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """What a call left behind: what it returned, and its inputs as they are afterwards."""
+    """What a call left behind: what it returned, and its inputs as they are afterwards.
+
+    ExecuTorch returns what becomes of each mutated input, ahead of the method's own outputs.
+    """
 
     outputs: list[Any]
     inputs: list[Any]
@@ -91,6 +94,32 @@ def export_methods(
     return programs
 
 
+def to_edge_programs(
+    programs: Mapping[str, ExportedProgram] | ExportedProgram,
+    *,
+    partitioner: Any = None,
+    edge: Mapping[str, Any] | None = None,
+) -> EdgeProgramManager:
+    """The first half of `lower`: no pass has touched a buffer yet."""
+    if isinstance(programs, ExportedProgram):
+        programs = {"forward": programs}
+    # Lowering may change the programs that it is given, and the reference needs them as they are.
+    programs = {method: copy.deepcopy(program) for method, program in programs.items()}
+    config = EdgeCompileConfig(**(edge or {}))
+    if partitioner is None:
+        return to_edge(programs, compile_config=config)
+    return to_edge_transform_and_lower(programs, partitioner=[partitioner], compile_config=config)
+
+
+def finish(
+    manager: EdgeProgramManager, *, planning: Mapping[str, Any] | None = None, **config: Any
+) -> ExecutorchProgramManager:
+    """The second half of `lower`."""
+    if planning is not None:
+        config["memory_planning_pass"] = MemoryPlanningPass(**planning)
+    return manager.to_executorch(ExecutorchBackendConfig(**config))
+
+
 def lower(
     programs: Mapping[str, ExportedProgram] | ExportedProgram,
     *,
@@ -107,20 +136,8 @@ def lower(
         edge: Arguments of `EdgeCompileConfig`.
         config: Arguments of `ExecutorchBackendConfig`.
     """
-    if isinstance(programs, ExportedProgram):
-        programs = {"forward": programs}
-    # Lowering may change the programs that it is given, and the reference needs them as they are.
-    programs = {method: copy.deepcopy(program) for method, program in programs.items()}
-    edge_config = EdgeCompileConfig(**(edge or {}))
-    if partitioner is None:
-        manager = to_edge(programs, compile_config=edge_config)
-    else:
-        manager = to_edge_transform_and_lower(
-            programs, partitioner=[partitioner], compile_config=edge_config
-        )
-    if planning is not None:
-        config["memory_planning_pass"] = MemoryPlanningPass(**planning)
-    return manager.to_executorch(ExecutorchBackendConfig(**config))
+    manager = to_edge_programs(programs, partitioner=partitioner, edge=edge)
+    return finish(manager, planning=planning, **config)
 
 
 # --- running --------------------------------------------------------------------------------
@@ -151,15 +168,27 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def run_eagerly(module: nn.Module, calls: Sequence[Call]) -> list[Result]:
-    """Call the eager module itself, on a copy whose buffers are as they are now."""
+def run_eagerly(
+    module: nn.Module,
+    calls: Sequence[Call],
+    programs: Mapping[str, ExportedProgram] | None = None,
+) -> list[Result]:
+    """Call the eager module itself, on a copy whose buffers are as they are now.
+
+    `programs` tell which inputs are mutated; without them, none is.
+    """
     module = copy.deepcopy(module)
+    mutated = {
+        method: _Functional.of(program).mutated_inputs()
+        for method, program in (programs or {}).items()
+    }
     results = []
     for call in calls:
         inputs = _fresh(call.inputs)
         with torch.no_grad():
             outputs = getattr(module, call.method)(*inputs)
-        results.append(Result(_fresh(_as_list(outputs)), inputs))
+        changed = [inputs[position] for position in mutated.get(call.method, [])]
+        results.append(Result(_fresh([*changed, *_as_list(outputs)]), inputs))
     return results
 
 
@@ -178,6 +207,17 @@ class _Functional:
         specs = self.program.graph_signature.output_specs
         return {str(s.target) for s in specs if s.kind is OutputKind.BUFFER_MUTATION}
 
+    def mutated_inputs(self) -> list[int]:
+        """Positions of the mutated user inputs, in the order of the program's outputs."""
+        signature = self.program.graph_signature
+        specs = [s for s in signature.input_specs if s.kind is InputKind.USER_INPUT]
+        names = [None if isinstance(s.arg, ConstantArgument) else s.arg.name for s in specs]
+        return [
+            names.index(str(s.target))
+            for s in signature.output_specs
+            if s.kind is OutputKind.USER_INPUT_MUTATION
+        ]
+
     def initial(self, fqn: str) -> Tensor:
         state = {**self.program.state_dict, **self.program.constants}
         return state[fqn].detach()
@@ -187,13 +227,9 @@ class _Functional:
         signature = self.program.graph_signature
         user_inputs = iter(inputs)
         arguments = []
-        names: dict[str, int] = {}
         for spec in signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
-                value = next(user_inputs)
-                if not isinstance(spec.arg, ConstantArgument):
-                    names[spec.arg.name] = len(names)
-                arguments.append(value)
+                arguments.append(next(user_inputs))
             else:
                 fqn = str(spec.target)
                 arguments.append(state[fqn] if fqn in state else self.initial(fqn))
@@ -202,24 +238,30 @@ class _Functional:
             values = graph.run(*_fresh(arguments))
 
         after, outputs, changed = _fresh(inputs), [], {}
-        for spec, value in zip(signature.output_specs, values, strict=True):
+        mutated = iter(self.mutated_inputs())
+        for spec, value in zip(signature.output_specs, _fresh(values), strict=True):
             if spec.kind is OutputKind.BUFFER_MUTATION:
-                changed[str(spec.target)] = value.clone()
-            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                after[names[str(spec.target)]] = value.clone()
-            elif isinstance(spec.arg, TensorArgument):
-                outputs.append(value.clone())
-            else:
-                outputs.append(value)
+                changed[str(spec.target)] = value
+                continue
+            if spec.kind is OutputKind.USER_INPUT_MUTATION:
+                after[next(mutated)] = value
+            outputs.append(value)
         state.update(changed)
         return Result(outputs, after)
 
 
 def run_functionally(
-    programs: Mapping[str, ExportedProgram], calls: Sequence[Call]
+    programs: Mapping[str, ExportedProgram],
+    calls: Sequence[Call],
+    *,
+    functional_already: bool = False,
 ) -> list[Result]:
-    """What the exported programs mean, methods sharing the buffers of equal name."""
-    functional = {method: _Functional.of(program) for method, program in programs.items()}
+    """What the exported programs mean, methods sharing the buffers of equal name.
+
+    `functional_already` says so of their graphs, as is true of those in edge dialect.
+    """
+    make = _Functional if functional_already else _Functional.of
+    functional = {method: make(program) for method, program in programs.items()}
     state: dict[str, Tensor] = {}
     for program in functional.values():
         for fqn in program.mutated_buffers():
@@ -304,5 +346,5 @@ def check(
     program = lower(programs, **options)
     actual = run_in_runtime(program, calls)
     assert_same(actual, run_functionally(programs, calls))
-    assert_same(actual, run_eagerly(module, calls))
+    assert_same(actual, run_eagerly(module, calls, programs))
     return program

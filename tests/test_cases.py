@@ -36,7 +36,7 @@ def test_references_agree(name: str) -> None:
     programs = harness.export_methods(module, case.methods)
     harness.assert_same(
         harness.run_functionally(programs, calls),
-        harness.run_eagerly(module, calls),
+        harness.run_eagerly(module, calls, programs),
         inputs_too=True,
     )
 
