@@ -1,0 +1,27 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""Random programs that share buffers, called in random order, against the eager modules.
+
+`python -m tests.fuzz_shared N` runs as many programs as one has time for.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.shared_machine import OPTIONS, SharedBuffers
+from tests.shared_programs import quick_decompositions
+
+PROGRAMS = 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quickly() -> Iterator[None]:
+    with quick_decompositions():
+        yield
+
+
+SharedBuffers.TestCase.settings = settings(OPTIONS, max_examples=PROGRAMS, derandomize=True)
+TestSharedBuffers = SharedBuffers.TestCase
