@@ -3,12 +3,20 @@
 # LICENSE file in the root directory of this source tree.
 """Methods of one loaded program see one copy of the buffers that they share."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from executorch.exir import ExecutorchProgramManager
+import torch
+from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy
+from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.schema import TensorShapeDynamism
+from executorch.exir.tensor import TensorSpec
+from torch import Tensor, nn
+from torch.export import export
 
-from tests import harness
+from tests import harness, plan_checker
 from tests.cases import SHARED_BUFFER
 
 
@@ -61,3 +69,218 @@ def test_emitted_names_stand_at_one_place(name: str) -> None:
     # An exported method lists all buffers of its module, used or not.
     assert set(found) == set(case.methods)
     assert set(found.values()) == {(1, 0)}
+
+
+# --- what can't be shared -------------------------------------------------------------------
+
+
+class Counter(nn.Module):
+    """A method with one buffer `steps`; `scale` is a parameter."""
+
+    def __init__(self, size: int = 4, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(size, dtype=dtype))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps.add_(1)
+        return x * self.scale + self.steps.sum().to(x.dtype)
+
+
+class Reader(Counter):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.steps.sum().to(x.dtype)
+
+
+def lower_methods(methods: dict[str, nn.Module], planner: Any) -> ExecutorchProgramManager:
+    programs = {name: export(module, (torch.ones(2),)) for name, module in methods.items()}
+    config = ExecutorchBackendConfig(memory_planning_pass=planner)
+    return to_edge(programs).to_executorch(config)
+
+
+def refuse(methods: dict[str, nn.Module], *fqns: str, planner: Any = None) -> str:
+    """The message with which sharing `fqns` is refused."""
+    with pytest.raises(ValueError) as caught:
+        lower_methods(methods, planner or MemoryPlanningPass(**sharing(*fqns)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("planning", "told"),
+    [
+        ({"shared_buffer_fqns": ["steps"]}, ("steps", "share_mutable_buffers is False")),
+        (sharing(), ("empty",)),
+        (sharing() | {"shared_buffer_fqns": "steps"}, ("single string 'steps'",)),
+        (sharing() | {"shared_buffer_fqns": [3]}, ("3", "int", "strings")),
+    ],
+)
+def test_names_that_are_none(planning: dict[str, Any], told: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError) as caught:
+        MemoryPlanningPass(**planning)
+    for words in told:
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("methods", "fqn", "told"),
+    [
+        ({"count": Counter()}, "step", ("'step'", "'count'", "'steps'", "nearest")),
+        ({"count": Counter()}, "scale", ("'scale'", "parameter", "'count'")),
+        ({"look": Reader()}, "steps", ("'steps'", "constant", "'look'")),
+        (
+            {"one": Counter(4), "other": Counter(8)},
+            "steps",
+            ("'steps'", "'one'", "'other'", "[4] (16 bytes)", "[8] (32 bytes)"),
+        ),
+        (
+            {"one": Counter(), "other": Counter(dtype=torch.int32)},
+            "steps",
+            ("'steps'", "'one'", "'other'", "torch.float32", "torch.int32"),
+        ),
+    ],
+)
+def test_buffers_that_are_none(
+    methods: dict[str, nn.Module], fqn: str, told: tuple[str, ...]
+) -> None:
+    message = refuse(methods, fqn)
+    for words in told:
+        assert words in message
+
+
+class Tampering(MemoryPlanningPass):
+    """Changes the state's placement in one method, before planning or after it."""
+
+    def __init__(self, method: int, **changes: Any) -> None:
+        super().__init__(**sharing("steps"))
+        self.method, self.changes, self.runs = method, changes, 0
+
+    def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+        self.runs += 1
+        if self.runs == self.method:
+            for node in graph_module.graph.nodes:
+                if node.target == "b_steps":
+                    for field, value in self.changes.items():
+                        setattr(node.meta["spec"], field, value)
+        return super().run(graph_module, graph_signature)
+
+
+def test_another_arena() -> None:
+    methods = {"one": Counter(), "other": Counter()}
+    message = refuse(methods, planner=Tampering(2, mem_id=3))
+    for words in ("'steps'", "arena 1 in method 'one'", "arena 3 in method 'other'"):
+        assert words in message
+
+
+def test_unbounded_size() -> None:
+    unbounded = TensorShapeDynamism.DYNAMIC_UNBOUND
+    message = refuse({"one": Counter()}, planner=Tampering(1, shape_dynamism=unbounded))
+    for words in ("'steps'", "'one'", "no upper bound"):
+        assert words in message
+
+
+def careless(change: Callable[[list[TensorSpec]], None]) -> MemoryPlanningPass:
+    """A pass whose algorithm spoils what greedy has planned."""
+    suite = MemoryPlanningAlgorithmSuite([greedy])
+
+    def algorithm(alignment: int, specs: Any, *rest: Any) -> list[int]:
+        sizes = suite(alignment, specs, *rest)
+        change([spec for spec in specs if list(spec.shape) == [4]])
+        return sizes
+
+    return MemoryPlanningPass(memory_planning_algo=algorithm, **sharing("steps"))
+
+
+def test_placement_left_unset() -> None:
+    def forget(specs: list[TensorSpec]) -> None:
+        specs[0].mem_offset = None
+
+    message = refuse({"one": Counter()}, planner=careless(forget))
+    for words in ("'steps'", "'one'", "arena 1", "offset None"):
+        assert words in message
+
+
+def test_overlap() -> None:
+    def overlap(specs: list[TensorSpec]) -> None:
+        specs[1].mem_offset = specs[0].mem_offset
+
+    message = refuse({"one": Counter()}, planner=careless(overlap))
+    for words in ("shared buffer 'steps'", "'one'", "overlaps", "bytes"):
+        assert words in message
+
+
+def test_methods_planned_apart() -> None:
+    planner = {"one": MemoryPlanningPass(**sharing("steps"))}
+    message = refuse({"one": Counter(), "other": Counter()}, planner=planner)
+    for words in ("'one'", "['steps']", "'other'", "None"):
+        assert words in message
+
+
+def test_nothing_changes_when_methods_disagree() -> None:
+    """What `run` has planned stays as it was when the program is refused."""
+    planner = MemoryPlanningPass(**sharing("steps"))
+    methods = {"one": Counter(4), "other": Counter(8)}
+    plans = []
+
+    def record() -> list[Any]:
+        return [
+            (list(graph.meta["non_const_buffer_sizes"]), [spec.mem_offset for spec in specs])
+            for graph, specs in plans
+        ]
+
+    class Recording(MemoryPlanningPass):
+        def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+            result = super().run(graph_module, graph_signature)
+            specs = [
+                node.meta["spec"]
+                for node in graph_module.graph.nodes
+                if isinstance(node.meta.get("spec"), TensorSpec)
+            ]
+            plans.append((graph_module, specs))
+            self.before = record()
+            return result
+
+    planner = Recording(**sharing("steps"))
+    refuse(methods, planner=planner)
+    assert record() == planner.before
+    lower_methods({"one": Counter(4), "other": Counter(4)}, planner)
+
+
+def test_warning_about_private_copies() -> None:
+    class Two(Counter):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total.add_(x)
+            return super().forward(x)
+
+    planner = MemoryPlanningPass(**sharing("steps"))
+    with pytest.warns(UserWarning) as caught:
+        lower_methods({"one": Two(), "other": Two()}, dict.fromkeys(["one", "other"], planner))
+    told = [str(each.message) for each in caught if "shared_buffer_fqns" in str(each.message)]
+    assert len(told) == 1
+    assert "'total' ('one', 'other')" in told[0]
+    assert "steps" not in told[0]
+
+
+# --- nothing else lies there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHARED_BUFFER)
+def test_plan_checker_finds_nothing(name: str) -> None:
+    case = SHARED_BUFFER[name]
+    program = harness.lower(
+        harness.export_methods(case.module(), case.methods),
+        planning=sharing(*case.shared),
+        **case.options,
+    )
+    methods = {
+        method: plan_checker.Method(
+            program.exported_program(method).graph_module,
+            program.exported_program(method).graph_signature,
+        )
+        for method in program.methods
+    }
+    for method, findings in plan_checker.check_methods(methods, case.shared).items():
+        assert not findings, f"{method}: {plan_checker.report(findings)}"

@@ -626,6 +626,9 @@ def _share_on_fronts(
     fronts = _lay_out_fronts(specs, alignments)
     moves = [_plan_moves(method, fronts, alignments) for method in methods]
     for method, move in zip(methods, moves):
+        for fqn, spec in method.shared.items():
+            # Nothing has planned it, nor aligned it, where it is only read.
+            spec.realign(specs[fqn].alignment)
         _apply_moves(method, fronts, move)
     _warn_of_private_copies(methods, declared)
 

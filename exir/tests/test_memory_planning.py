@@ -3,7 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 
 import unittest
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type
 
 import torch
 from executorch.exir import (
@@ -21,12 +21,17 @@ from executorch.exir.memory_planning import (
     greedy,
     MemoryAlgoResult,
     MemoryPlanningAlgorithmSuite,
+    naive,
 )
 from executorch.exir.pass_base import PassBase, PassResult
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
+from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
 from expecttest import assert_expected_inline
+from functorch.experimental.control_flow import map as torch_map
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.export import export, ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -980,3 +985,615 @@ arenas [0, 64]""",
         self.assertEqual(bufsizes, placed.bufsizes)
         for spec in equal:
             self.assertEqual(spec.mem_obj_id, placed.spec_dict[spec].mem_obj_id)
+
+
+class _Method(nn.Module):
+    """A method of its own: a function of its buffers (sizes in floats) and its inputs."""
+
+    def __init__(self, function: Callable[..., Any], **buffers: int) -> None:
+        super().__init__()
+        self.function = function
+        for name, size in buffers.items():
+            self.register_buffer(name, torch.zeros(size))
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def _add(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for buffer in method.buffers():
+        buffer.add_(x.sum())
+    return x * 2
+
+
+def _get(method: nn.Module) -> List[torch.Tensor]:
+    return [buffer * 1 for buffer in method.buffers()]
+
+
+def _double(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * 2
+
+
+def _adding(**buffers: int) -> Tuple[nn.Module, Tuple[Any, ...]]:
+    return _Method(_add, **buffers), (torch.ones(8),)
+
+
+def _plan_sharing(
+    methods: Dict[str, Tuple[nn.Module, Tuple[Any, ...]]],
+    fqns: Optional[Iterable[str]],
+    planner: Type[MemoryPlanningPass] = MemoryPlanningPass,
+    planning: Optional[Dict[str, Any]] = None,
+    **config: Any,
+) -> ExecutorchProgramManager:
+    """Plan with the greedy algorithm alone, unless `planning` says another; share `fqns`."""
+    with torch.no_grad():
+        edge = to_edge({name: export(*each) for name, each in methods.items()})
+    options = {"memory_planning_algo": _greedy_alone(), **(planning or {})}
+    if fqns is not None:
+        options.update(share_mutable_buffers=True, shared_buffer_fqns=fqns)
+    return edge.to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=planner(**options), **config)
+    )
+
+
+def _graphs_of(
+    graph_module: torch.fx.GraphModule, prefix: str = ""
+) -> Iterator[Tuple[str, torch.fx.GraphModule]]:
+    yield prefix, graph_module
+    for node in graph_module.graph.nodes:
+        inner = node.op == "get_attr" and getattr(graph_module, node.target, None)
+        if isinstance(inner, torch.fx.GraphModule):
+            yield from _graphs_of(inner, f"{prefix}{node.target}.")
+
+
+def _printed_sharing(program: ExecutorchProgramManager) -> str:
+    """By method, arena sizes, and each tensor's arena, offset and bytes.
+
+    Buffers are called for their FQNs, tensors for the first node that has them. Views
+    aren't listed: a view has no placement but its base's.
+    """
+    lines: List[str] = []
+    for method in sorted(program.methods):
+        exported = program.exported_program(method)
+        fqns = exported.graph_signature.inputs_to_buffers
+        seen: Dict[TensorSpec, None] = {}
+        for prefix, graph_module in _graphs_of(exported.graph_module):
+            sizes = graph_module.meta["non_const_buffer_sizes"]
+            lines.append(f"{method}: {prefix or 'arenas '}{sizes}")
+            for node in graph_module.graph.nodes:
+                for spec in pytree.tree_leaves(node.meta.get("spec")):
+                    if not isinstance(spec, TensorSpec) or isinstance(spec, _ViewSpec):
+                        continue
+                    if spec in seen or spec.mem_offset is None or "alloc" in node.name:
+                        continue
+                    seen[spec] = None
+                    place = f"arena {spec.mem_id}, {spec.mem_offset} + {spec.nbytes()}"
+                    lines.append(f"  {fqns.get(node.target, node.name)}: {place}")
+    return "\n".join(lines)
+
+
+class _Borrowing(MemoryPlanningPass):
+    """Lets the last sine lie at the end of the state, or all over the first product."""
+
+    def run(self, graph_module, graph_signature=None):  # pyre-ignore
+        named = {node.name: node.meta.get("spec") for node in graph_module.graph.nodes}
+        for borrower, base, offset in (
+            ("aten_sin_default", "b_state", 32),
+            ("aten_cos_default", "aten_mul_tensor", 0),
+        ):
+            if borrower in named and base in named:
+                if not hasattr(TensorSpec, "inplace_base"):
+                    named[borrower].inplace_base = named[base]
+                else:
+                    named[borrower].storage_base = named[base]
+                    named[borrower].storage_base_offset = offset
+        return super().run(graph_module, graph_signature)
+
+
+class _Pools(MemoryPlanningPass):
+    """State `b*` goes to arena 3 and `c*` to arena 2, sines to arena 3."""
+
+    ARENAS = {"b_b": 3, "b_c": 2, "aten_sin": 3}
+
+    def run(self, graph_module, graph_signature=None):  # pyre-ignore
+        for node in graph_module.graph.nodes:
+            for prefix, arena in self.ARENAS.items():
+                if node.name.startswith(prefix):
+                    node.meta["spec"].mem_id = arena
+        return super().run(graph_module, graph_signature)
+
+
+class _OnDevice(MemoryPlanningPass):
+    """State `b*` and sines are on the first CUDA device."""
+
+    def run(self, graph_module, graph_signature=None):  # pyre-ignore
+        for node in graph_module.graph.nodes:
+            if node.name.startswith(("b_b", "aten_sin")):
+                node.meta["spec"].device = DeviceType.CUDA
+        return super().run(graph_module, graph_signature)
+
+
+def _from_the_end(
+    alignment: int,
+    specs: Iterable[TensorSpec],
+    graph_module: torch.fx.GraphModule,
+    graph_signature: Any,
+    extra_padding: int,
+) -> List[int]:
+    """An algorithm of its own: no reuse, in reverse order, all in arena 1."""
+    sizes = [0, *(getattr(graph_module, "input_mem_buffer_sizes", None) or [0, 0])[1:]]
+    for spec in reversed(list(specs)):
+        spec.realign(alignment)
+        spec.mem_id, spec.mem_offset, spec.mem_obj_id = 1, sizes[1], 0
+        sizes[1] += spec.allocated_memory
+    sizes[1] += extra_padding
+    return sizes
+
+
+class TestSharedBuffers(unittest.TestCase):
+    """Where `shared_buffer_fqns` puts the shared buffers, and all else behind them."""
+
+    maxDiff = None
+
+    def check(
+        self,
+        methods: Dict[str, Tuple[nn.Module, Tuple[Any, ...]]],
+        fqns: Iterable[str],
+        **options: Any,
+    ) -> str:
+        """The printed plan. No arena may have grown, but by buffers that a method lacks."""
+        shared = _plan_sharing(methods, fqns, **options)
+        plain = _plan_sharing(methods, None, **options)
+        places: Dict[str, Tuple[int, int, int]] = {}
+        for method in shared.methods:
+            exported = shared.exported_program(method)
+            for node in exported.graph_module.graph.nodes:
+                fqn = exported.graph_signature.inputs_to_buffers.get(node.target)
+                if node.op == "placeholder" and fqn in fqns:
+                    spec = node.meta["spec"]
+                    place = (spec.mem_id, spec.mem_offset, spec.allocated_memory)
+                    self.assertEqual(places.setdefault(fqn, place), place)
+        for method in shared.methods:
+            sizes, before = (
+                each.exported_program(method).graph_module.meta[
+                    "non_const_buffer_sizes"
+                ]
+                for each in (shared, plain)
+            )
+            mutated = shared.exported_program(
+                method
+            ).graph_signature.buffers_to_mutate.values()
+            for arena, size in enumerate(sizes):
+                lacking = sum(
+                    nbytes
+                    for fqn, (home, _, nbytes) in places.items()
+                    if home == arena and fqn not in mutated
+                )
+                plain_size = before[arena] if arena < len(before) else 0
+                self.assertLessEqual(size, plain_size + lacking)
+        return _printed_sharing(shared)
+
+    def test_written_read_and_absent(self) -> None:
+        methods = {
+            "write": _adding(b=4, a=2),
+            "read": (_Method(_get, b=4), ()),
+            "without": (_Method(_double), (torch.ones(8),)),
+        }
+        plan = self.check(methods, ["b", "a"])
+        assert_expected_inline(
+            plan,
+            """\
+read: arenas [0, 64]
+  b: arena 1, 16 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 48 + 4
+  aten_mul_tensor: arena 1, 32 + 16
+without: arenas [0, 112]
+  inputs_0: arena 1, 32 + 32
+  aten_sin_default: arena 1, 64 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+write: arenas [0, 112]
+  b: arena 1, 16 + 16
+  a: arena 1, 0 + 8
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 16
+  aten_sum_dim_int_list_1: arena 1, 96 + 4
+  aten_add_tensor_1: arena 1, 32 + 8
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32""",
+        )
+
+    def test_in_place(self) -> None:
+        def put(method: nn.Module, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+            method.get_buffer("state").index_put_((i,), x)
+            return method.get_buffer("state") * 2
+
+        methods = {
+            "put": (_Method(put, state=8), (torch.ones(1), torch.tensor([3]))),
+            "add": _adding(state=8),
+        }
+        plan = self.check(methods, ["state"], run_reinplace_pass=True)
+        assert_expected_inline(
+            plan,
+            """\
+add: arenas [0, 112]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+put: arenas [0, 80]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 4
+  inputs_1: arena 1, 32 + 8
+  dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 4
+  aten_mul_tensor: arena 1, 32 + 32""",
+        )
+
+    def test_views(self) -> None:
+        def view(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            state = method.get_buffer("state")
+            state.add_(x)
+            chain = (x * 3).view(2, 4).view(4, 2).view(8) + state.view(2, 4).view(8)
+            return chain.view(2, 4) * 2
+
+        methods = {
+            "view": (_Method(view, state=8), (torch.ones(8),)),
+            "add": _adding(state=8),
+        }
+        assert_expected_inline(
+            self.check(methods, ["state"]),
+            """\
+add: arenas [0, 112]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+view: arenas [0, 144]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_add_tensor: arena 1, 96 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 128 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+  aten_add_tensor_1: arena 1, 64 + 32
+  dim_order_ops__to_dim_order_copy_default_1: arena 1, 96 + 4
+  aten_mul_tensor_1: arena 1, 32 + 32""",
+        )
+
+    def test_borrowed_storage(self) -> None:
+        def borrow(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            product = x * 3
+            end, whole = x[:4].sin(), product.cos()
+            method.get_buffer("state").add_(whole.sum() + end.sum())
+            return whole + product
+
+        methods = {
+            "borrow": (_Method(borrow, state=12), (torch.ones(8),)),
+            "add": _adding(state=12),
+        }
+        plan = self.check(methods, ["state"], planner=_Borrowing)
+        assert_expected_inline(
+            plan,
+            """\
+add: arenas [0, 144]
+  state: arena 1, 0 + 48
+  inputs_0: arena 1, 96 + 32
+  aten_sum_dim_int_list: arena 1, 128 + 4
+  aten_add_tensor: arena 1, 48 + 48
+  dim_order_ops__to_dim_order_copy_default: arena 1, 80 + 4
+  aten_mul_tensor: arena 1, 48 + 32
+borrow: arenas [0, 144]
+  state: arena 1, 0 + 48
+  inputs_0: arena 1, 48 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 128 + 4
+  aten_mul_tensor: arena 1, 96 + 32
+  aten_slice_copy_tensor: arena 1, 128 + 16
+  aten_sin_default: arena 1, 32 + 16
+  aten_cos_default: arena 1, 96 + 32
+  aten_sum_dim_int_list: arena 1, 64 + 4
+  aten_sum_dim_int_list_1: arena 1, 48 + 4
+  aten_add_tensor: arena 1, 128 + 4
+  aten_add_tensor_1: arena 1, 48 + 48
+  aten_add_tensor_2: arena 1, 48 + 32""",
+        )
+
+    def test_control_flow(self) -> None:
+        def deep(a: torch.Tensor) -> torch.Tensor:
+            return torch.cond(a.sum() > 0, torch.sin, torch.neg, [a * 2])
+
+        def branch(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 1, deep, torch.cos, [x])
+            method.get_buffer("state").add_(y)
+            return y * 2
+
+        methods = {
+            "branch": (_Method(branch, state=8), (torch.ones(8),)),
+            "add": _adding(state=8),
+        }
+        assert_expected_inline(
+            self.check(methods, ["state"]),
+            """\
+add: arenas [0, 112]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+branch: arenas [0, 224]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 144 + 32
+  aten_sum_dim_int_list: arena 1, 176 + 4
+  aten_gt_scalar: arena 1, 208 + 1
+  cond: arena 1, 176 + 32
+  aten_add_tensor: arena 1, 144 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 208 + 4
+  aten_mul_tensor: arena 1, 144 + 32
+branch: submodule_0.[0, 144]
+  aten_sum_dim_int_list: arena 1, 64 + 4
+  aten_gt_scalar: arena 1, 128 + 1
+  dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 4
+  aten_mul_tensor: arena 1, 96 + 32
+  cond: arena 1, 176 + 32
+branch: submodule_0.submodule_0.[0, 64]
+  aten_sin_default: arena 1, 176 + 32
+branch: submodule_0.submodule_1.[0, 64]
+  aten_neg_default: arena 1, 176 + 32
+branch: submodule_1.[0, 64]
+  aten_cos_default: arena 1, 176 + 32""",
+        )
+
+    def test_loops(self) -> None:
+        def loop(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            state = method.get_buffer("state")
+            y = torch_map(lambda row, s: row.sin() + s[0], x.view(2, 4), state)
+            carry, rows = scan(lambda c, row: (c + row, c * 2), x[:4] * 1, y * 1)
+            state.add_(carry.sum())
+            return rows + y
+
+        methods = {
+            "loop": (_Method(loop, state=8), (torch.ones(8),)),
+            "add": _adding(state=8),
+        }
+        assert_expected_inline(
+            self.check(methods, ["state"]),
+            """\
+add: arenas [0, 112]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+loop: arenas [0, 224]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 96 + 32
+  map_impl: arena 1, 160 + 32
+  aten_slice_copy_tensor: arena 1, 128 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 192 + 16
+  dim_order_ops__to_dim_order_copy_default_1: arena 1, 128 + 4
+  aten_mul_tensor_1: arena 1, 96 + 32
+  scan: arena 1, 208 + 16
+  scan: arena 1, 128 + 32
+  aten_sum_dim_int_list: arena 1, 192 + 4
+  aten_add_tensor: arena 1, 96 + 32
+  aten_add_tensor_1: arena 1, 96 + 32
+loop: submodule_0.[0, 96]
+  view: arena 1, 64 + 16
+  state: arena 1, 32 + 32
+  aten_sin_default: arena 1, 80 + 16
+  aten_select_copy_int: arena 1, 64 + 4
+  aten_add_tensor: arena 1, 32 + 16
+loop: submodule_1.[0, 96]
+  arg0_1: arena 1, 80 + 16
+  arg1_1: arena 1, 32 + 16
+  aten_add_tensor: arena 1, 64 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 48 + 4
+  aten_mul_tensor: arena 1, 32 + 16""",
+        )
+
+    def test_dynamic_shape_with_an_upper_bound(self) -> None:
+        def grow(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            method.get_buffer("state").add_(x.sum())
+            return x.sin() * 2
+
+        length = torch.export.Dim("length", min=2, max=24)
+        exported = export(
+            _Method(grow, state=8), (torch.ones(8),), dynamic_shapes=(({0: length},),)
+        )
+        planner = MemoryPlanningPass(
+            memory_planning_algo=_greedy_alone(),
+            share_mutable_buffers=True,
+            shared_buffer_fqns=["state"],
+        )
+        program = to_edge({"grow": exported, "add": export(*_adding(state=8))})
+        plan = _printed_sharing(
+            program.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planner))
+        )
+        assert_expected_inline(
+            plan,
+            """\
+add: arenas [0, 112]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+grow: arenas [0, 240]
+  state: arena 1, 0 + 32
+  inputs_0: arena 1, 32 + 96
+  aten_sum_dim_int_list: arena 1, 224 + 4
+  aten_add_tensor: arena 1, 128 + 32
+  aten_sin_default: arena 1, 128 + 96
+  dim_order_ops__to_dim_order_copy_default: arena 1, 224 + 4
+  aten_mul_tensor: arena 1, 32 + 96""",
+        )
+
+    def test_callers_inputs_and_outputs(self) -> None:
+        methods = {"write": _adding(state=8), "read": (_Method(_get, state=8), ())}
+        for alloc_graph_input, alloc_graph_output in (
+            (False, True),
+            (True, False),
+            (False, False),
+        ):
+            plan = self.check(
+                methods,
+                ["state"],
+                planning={
+                    "alloc_graph_input": alloc_graph_input,
+                    "alloc_graph_output": alloc_graph_output,
+                },
+            )
+            self.assertEqual(plan.count("  state: arena 1, 0 + 32\n"), 2)
+            self.assertEqual("  inputs_0: " in plan, alloc_graph_input)
+
+    def test_strict_alignment(self) -> None:
+        methods = {"write": _adding(b=4, a=2), "read": (_Method(_get, b=4), ())}
+        plan = self.check(methods, ["b", "a"], planning={"alignment": 64})
+        self.assertEqual(plan.count("  a: arena 1, 0 + 8\n"), 1)
+        self.assertEqual(plan.count("  b: arena 1, 64 + 16\n"), 2)
+
+    def test_other_algorithms(self) -> None:
+        methods = {
+            "write": _adding(b=4, a=2),
+            "without": (_Method(_double), (torch.ones(8),)),
+        }
+        for algorithm in (
+            MemoryPlanningAlgorithmSuite([naive]),
+            MemoryPlanningAlgorithmSuite([greedy, naive]),
+            _from_the_end,
+        ):
+            plan = self.check(
+                methods, ["b", "a"], planning={"memory_planning_algo": algorithm}
+            )
+            self.assertIn("  a: arena 1, 0 + 8\n", plan)
+            self.assertIn("  b: arena 1, 16 + 16\n", plan)
+
+    def test_several_arenas(self) -> None:
+        def use(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            for buffer in method.buffers():
+                buffer.add_(x.sin().sum())
+            return x.cos()
+
+        def read(method: nn.Module) -> List[torch.Tensor]:
+            return [buffer.cos() for buffer in method.buffers()]
+
+        methods = {
+            "some": (_Method(use, a=2, b1=4, c=6), (torch.ones(8),)),
+            "others": (_Method(use, b1=4, b2=8), (torch.ones(8),)),
+            "read": (_Method(read, b2=8, c=6), ()),
+        }
+        plan = self.check(methods, ["a", "b1", "b2", "c"], planner=_Pools)
+        for line, count in (
+            ("  a: arena 1, 0 + 8\n", 1),
+            ("  b1: arena 3, 0 + 16\n", 2),
+            ("  b2: arena 3, 16 + 32\n", 2),
+            ("  c: arena 2, 0 + 24\n", 2),
+        ):
+            self.assertEqual(plan.count(line), count, line)
+
+    def test_device_arenas(self) -> None:
+        def use(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            for buffer in method.buffers():
+                buffer.add_(x.sin().sum())
+            return x * 2
+
+        methods = {
+            "both": (_Method(use, a=2, b=4), (torch.ones(8),)),
+            "one": (_Method(use, b=4), (torch.ones(8),)),
+        }
+        program = _plan_sharing(methods, ["a", "b"], planner=_OnDevice)
+        assert_expected_inline(
+            _printed_sharing(program),
+            """\
+both: arenas [0, 96, 48]
+  a: arena 1, 0 + 8
+  b: arena 2, 0 + 16
+  inputs_0: arena 1, 48 + 32
+  aten_sin_default: arena 2, 16 + 32
+  aten_sum_dim_int_list: arena 1, 80 + 4
+  aten_add_tensor: arena 1, 16 + 8
+  aten_sin_default_1: arena 2, 16 + 32
+  aten_sum_dim_int_list_1: arena 1, 80 + 4
+  aten_add_tensor_1: arena 1, 16 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 80 + 4
+  aten_mul_tensor: arena 1, 16 + 32
+one: arenas [0, 96, 48]
+  b: arena 2, 0 + 16
+  inputs_0: arena 1, 48 + 32
+  aten_sin_default: arena 2, 16 + 32
+  aten_sum_dim_int_list: arena 1, 80 + 4
+  aten_add_tensor: arena 1, 16 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 80 + 4
+  aten_mul_tensor: arena 1, 16 + 32""",
+        )
+        for plan in program.executorch_program.execution_plan:
+            self.assertEqual(
+                [each.buffer_idx for each in plan.non_const_buffer_device], [2]
+            )
+
+    def test_a_pass_for_each_method(self) -> None:
+        methods = {
+            "write": _adding(b=4, a=2),
+            "without": (_Method(_double), (torch.ones(8),)),
+        }
+        options = {
+            "memory_planning_algo": _greedy_alone(),
+            "share_mutable_buffers": True,
+            "shared_buffer_fqns": ["a", "b"],
+        }
+        one = MemoryPlanningPass(**options)
+        several = {name: MemoryPlanningPass(**options) for name in methods}
+        plans = []
+        for planner in (one, dict.fromkeys(methods, one), several):
+            edge = to_edge({name: export(*each) for name, each in methods.items()})
+            config = ExecutorchBackendConfig(memory_planning_pass=planner)
+            plans.append(_printed_sharing(edge.to_executorch(config)))
+        self.assertEqual(plans[0], plans[1])
+        self.assertEqual(plans[0], plans[2])
+        assert_expected_inline(
+            plans[0],
+            """\
+without: arenas [0, 112]
+  inputs_0: arena 1, 32 + 32
+  aten_sin_default: arena 1, 64 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+write: arenas [0, 112]
+  b: arena 1, 16 + 16
+  a: arena 1, 0 + 8
+  inputs_0: arena 1, 64 + 32
+  aten_sum_dim_int_list: arena 1, 96 + 4
+  aten_add_tensor: arena 1, 32 + 16
+  aten_sum_dim_int_list_1: arena 1, 96 + 4
+  aten_add_tensor_1: arena 1, 32 + 8
+  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  aten_mul_tensor: arena 1, 32 + 32""",
+        )
+
+    def test_emitted_names(self) -> None:
+        methods = {
+            "write": _adding(b=4, a=2),
+            "read": (_Method(_get, b=4), ()),
+            "without": (_Method(_double), (torch.ones(8),)),
+        }
+        program = _plan_sharing(methods, ["a", "b"], emit_mutable_buffer_names=True)
+        found = {}
+        for plan in program.executorch_program.execution_plan:
+            for value in plan.values:
+                if info := getattr(value.val, "extra_tensor_info", None):
+                    place = value.val.allocation_info
+                    found[plan.name, info.fully_qualified_name] = (
+                        place.memory_id,
+                        place.memory_offset_low,
+                    )
+        self.assertEqual(
+            found,
+            {("write", "a"): (1, 0), ("write", "b"): (1, 16), ("read", "b"): (1, 16)},
+        )
