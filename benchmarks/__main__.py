@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks.results import models_section, page, rows
-from benchmarks.sides import Failure, Progress, Side, run_sides
+from benchmarks.sides import Failure, Progress, Side, add_side_options, run_sides, timed_progress
 from benchmarks.write_back_results import Row as WriteBackRow
 from benchmarks.write_back_results import write_back_section
 
@@ -26,19 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--stock",
-        type=Path,
-        default=ROOT / ".cache" / "stock" / "1.5.1",
-        metavar="DIR",
-        help="directory with the untouched executorch package (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--patched",
-        type=Path,
-        metavar="DIR",
-        help="directory with a patched executorch package (default: the one that is installed)",
-    )
+    add_side_options(parser)
     parser.add_argument("--model", action="append", help="only this model; may be repeated")
     parser.add_argument(
         "--out",
@@ -74,12 +61,7 @@ def packing_section(options: argparse.Namespace) -> str:
 def main(arguments: list[str]) -> int:
     """Run the benchmark; returns the exit code."""
     options = parse(arguments)
-    started = time.monotonic()
-
-    def progress(side: str, text: str) -> None:
-        seconds = time.monotonic() - started
-        print(f"{seconds:5.0f} s  {side:7}  {text}", file=sys.stderr, flush=True)
-
+    progress = timed_progress()
     chosen = [f"--model={name}" for name in options.model or ()]
     try:
         stock, patched = run_sides(

@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import queue
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tools.upstream import stock
+from tools.versions import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,34 @@ class Failure(Exception):
 
 
 Progress = Callable[[str, str], None]
+
+
+def add_side_options(parser: argparse.ArgumentParser) -> None:
+    """`--stock` and `--patched`, as every program that compares the two takes them."""
+    parser.add_argument(
+        "--stock",
+        type=Path,
+        default=stock(DEFAULT),
+        metavar="DIR",
+        help="directory with the untouched executorch package (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--patched",
+        type=Path,
+        metavar="DIR",
+        help="directory with a patched executorch package (default: the one that is installed)",
+    )
+
+
+def timed_progress() -> Progress:
+    """Print progress on standard error with the seconds since now."""
+    started = time.monotonic()
+
+    def progress(side: str, text: str) -> None:
+        seconds = time.monotonic() - started
+        print(f"{seconds:5.0f} s  {side:7}  {text}", file=sys.stderr, flush=True)
+
+    return progress
 
 
 def _check(side: Side) -> None:

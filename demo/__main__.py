@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
-from benchmarks.sides import Failure, Side, run_sides
+from benchmarks.sides import Failure, Side, add_side_options, run_sides, timed_progress
 from demo import MODELS
 from demo.table import render, verdict
 from tools.plan import report
@@ -34,19 +33,7 @@ def _positive(text: str) -> int:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument(
-        "--stock",
-        type=Path,
-        default=ROOT / ".cache" / "stock" / "1.5.1",
-        metavar="DIR",
-        help="directory with the untouched executorch package (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--patched",
-        type=Path,
-        metavar="DIR",
-        help="directory with a patched executorch package (default: the one that is installed)",
-    )
+    add_side_options(parser)
     parser.add_argument(
         "--model", action="append", choices=MODELS, help="only this model; may be repeated"
     )
@@ -71,14 +58,10 @@ def draw(plans: list[str], path: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Run the demo; returns the exit code."""
     options = parse(arguments)
-    started = time.monotonic()
+    progress = timed_progress()
     extra = [f"--model={name}" for name in options.model or ()]
     if options.steps is not None:
         extra.append(f"--steps={options.steps}")
-
-    def progress(side: str, text: str) -> None:
-        seconds = time.monotonic() - started
-        print(f"{seconds:5.0f} s  {side:7}  {text}", file=sys.stderr, flush=True)
 
     try:
         stock, patched = run_sides(

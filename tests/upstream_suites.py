@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -22,8 +21,9 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "upstream-suites"
+from tools import installed, paths, upstream, versions
+
+CACHE = paths.CACHE / "upstream-suites"
 SUITES = (
     "exir/tests",
     "exir/emit/test",
@@ -110,9 +110,9 @@ def run_stock(tree: Path, file: str) -> Outcome:
 
 def _environment_key(tree: Path) -> str:
     """Names the release and all that is installed beside it."""
-    installed = sorted(f"{d.metadata['Name']}={d.version}" for d in distributions())
+    packages = sorted(f"{d.metadata['Name']}={d.version}" for d in distributions())
     release = (tree / "executorch" / "version.py").read_text(encoding="utf-8")
-    text = "\n".join([sys.version, release, *(i for i in installed if "executorch" not in i)])
+    text = "\n".join([sys.version, release, *(p for p in packages if "executorch" not in p)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -141,7 +141,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--stock", type=Path, help="tree of the untouched release")
     parser.add_argument("--patched", type=Path, help="patched tree (default: what is installed)")
     options = parser.parse_args(arguments)
-    stock = options.stock or ROOT / ".cache" / "stock" / "1.5.1"
+    stock = options.stock or upstream.stock(versions.DEFAULT)
     patched = options.patched or installed_tree()
     for tree in (stock, patched):
         if not (tree / "executorch" / "exir").is_dir():
@@ -151,9 +151,11 @@ def main(arguments: list[str]) -> int:
 
 
 def installed_tree() -> Path:
-    spec = importlib.util.find_spec("executorch")
-    assert spec is not None and spec.submodule_search_locations is not None
-    return Path(next(iter(spec.submodule_search_locations))).parent
+    found = installed.find()
+    if found is None:
+        print("error: executorch is not installed here; run `make setup`", file=sys.stderr)
+        raise SystemExit(2)
+    return found.package.parent
 
 
 if __name__ == "__main__":

@@ -67,9 +67,14 @@ def wheel(version: str, target: Target = THIS_MACHINE) -> Path:
         return Path(shutil.move(downloaded, folder / downloaded.name))
 
 
+def stock(version: str) -> Path:
+    """Where `unpacked` puts a release."""
+    return CACHE / "stock" / version
+
+
 def unpacked(version: str) -> Path:
     """A directory with the untouched release: what users call stock."""
-    directory = CACHE / "stock" / version
+    directory = stock(version)
     if directory.is_dir():
         return directory
     source = wheel(version)
