@@ -16,7 +16,13 @@ def test_write_back_case(name: str) -> None:
     harness.check(case.module(), case.methods, case.sequence, **case.options)
 
 
-@pytest.mark.parametrize("name", WRITE_BACK)
+# The Python runtime gives each output that has no place in the plan memory of its own, and a
+# mutated input that the caller holds is such an output: the method then no longer sees what was
+# passed. It does so on stock alike.
+RETURNS_AN_INPUT = {"mutated_input"}
+
+
+@pytest.mark.parametrize("name", [name for name in WRITE_BACK if name not in RETURNS_AN_INPUT])
 def test_write_back_case_beside_the_callers_own_memory(name: str) -> None:
     """The same, the runtime working on the caller's inputs."""
     case = WRITE_BACK[name]

@@ -83,7 +83,9 @@ def run_file(tree: Path, file: str) -> Outcome:
     environment["COLUMNS"] = "1000"  # pytest cuts its summary to the width of the terminal
     try:
         done = subprocess.run(
-            [*command, "-c", os.devnull, "--rootdir", str(tree), f"executorch/{file}"],
+            # The tree may lie within this checkout, whose conftest is not for it.
+            [*command, "-c", os.devnull, "--rootdir", str(tree), "--confcutdir", str(tree),
+             f"executorch/{file}"],
             cwd=tree, env=environment, check=False, capture_output=True, text=True,
             timeout=_SECONDS,
         )  # fmt: skip

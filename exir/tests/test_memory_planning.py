@@ -1276,8 +1276,12 @@ view: arenas [0, 144]
             "add": _adding(state=12),
         }
         plan = self.check(methods, ["state"], planner=_Borrowing)
+        # Up to 1.4 a tensor borrows from the start of its base's storage only.
+        start = 32 if hasattr(TensorSpec, "inplace_base") else 0
+        borrowed = f"aten_sin_default: arena 1, {start} + 16"
+        self.assertIn(borrowed, plan)
         assert_expected_inline(
-            plan,
+            plan.replace(borrowed, "aten_sin_default: borrowed"),
             """\
 add: arenas [0, 144]
   state: arena 1, 0 + 48
@@ -1292,7 +1296,7 @@ borrow: arenas [0, 144]
   dim_order_ops__to_dim_order_copy_default: arena 1, 128 + 4
   aten_mul_tensor: arena 1, 96 + 32
   aten_slice_copy_tensor: arena 1, 128 + 16
-  aten_sin_default: arena 1, 32 + 16
+  aten_sin_default: borrowed
   aten_cos_default: arena 1, 96 + 32
   aten_sum_dim_int_list: arena 1, 64 + 4
   aten_sum_dim_int_list_1: arena 1, 48 + 4
