@@ -433,7 +433,8 @@ class _StorageAnalysis:
                     for index, result in enumerate(results)
                     if result
                 }
-                return
+                # The container itself lies in none of their memory.
+                results = []
         self._storages_by_node[node] = self.storages.join(
             storage for result in results for storage in result
         )

@@ -11,7 +11,6 @@ export, and shrinking a program is shrinking a list of numbers.
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -415,12 +414,6 @@ def programs(draw: st.DrawFn, kinds: Sequence[str] = tuple(STEPS)) -> Program:
     )
     for kind, numbers in draw(_steps(kinds)):
         builder.add(kind, numbers)
-    if any(".index_" in line for line in builder.lines) and any(
-        "copy_(" in line for line in builder.lines
-    ):
-        # Known and open: the reinplace pass writes a buffer in place although another buffer's
-        # new state is its old contents (b.copy_(a), then a.index_put_(...)). Keep these out.
-        options = replace(options, run_reinplace_pass=False)
     returned = draw(st.lists(_NUMBER, min_size=1, max_size=3))
     outputs = dict.fromkeys(_returned(builder, number, options) for number in returned)
     # To see the state that a call left, return some of what a call finds in the buffers.
