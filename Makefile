@@ -51,8 +51,9 @@ demo: setup ## the main job on real models, patched beside stock
 bench: setup ## measure against stock; writes benchmarks/RESULTS.md
 	$(PY) -m benchmarks --stock $(STOCK)
 
-fuzz: setup ## random programs against their own meaning (N=20000)
+fuzz: setup ## random programs against their own meaning (N=20000), then N/4 that share buffers
 	$(PY) -m tests.fuzz $(N)
+	$(PY) -m tests.fuzz_shared $$(($(N) / 4))
 
 upstream-tests: setup ## upstream's own test files, stock beside patched
 	$(PY) -m tests.upstream_suites --stock $(STOCK)

@@ -15,10 +15,12 @@ the graph's signature says. Both start every mutable buffer at zero, because the
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from executorch.exir import (
@@ -32,7 +34,8 @@ from executorch.exir import (
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.runtime import Runtime
 from torch import Tensor, nn
-from torch.export import ExportedProgram, export
+from torch._export import utils
+from torch.export import ExportedProgram, decomp_utils, export, exported_program
 from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
@@ -109,6 +112,27 @@ def to_edge_programs(
     if partitioner is None:
         return to_edge(programs, compile_config=config)
     return to_edge_transform_and_lower(programs, partitioner=[partitioner], compile_config=config)
+
+
+@contextmanager
+def quick_decompositions() -> Iterator[None]:
+    """torch.export looks through all operators for each program that it decomposes; once is
+    enough, and takes more time than all the rest."""
+    slow = utils._collect_all_valid_cia_ops
+    known = functools.cache(lambda: frozenset(slow()))
+    with ExitStack() as stack:
+        for module in (utils, decomp_utils, exported_program):
+            stack.enter_context(
+                mock.patch.object(module, "_collect_all_valid_cia_ops", lambda: set(known()))
+            )
+        stack.enter_context(
+            mock.patch.object(
+                exported_program,
+                "_override_composite_implicit_decomp",
+                lambda *_, **__: ExitStack(),
+            )
+        )
+        yield
 
 
 def finish(

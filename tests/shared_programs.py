@@ -15,11 +15,9 @@ small whatever the steps, so that comparing floats means something after 20 call
 import copy
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -37,9 +35,8 @@ from executorch.exir.tensor import TensorSpec
 from functorch.experimental.control_flow import map as torch_map
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._export import utils
 from torch._higher_order_ops import scan as torch_scan
-from torch.export import ExportedProgram, decomp_utils, export, exported_program
+from torch.export import ExportedProgram, export
 
 PEEK = "peek"
 DTYPES = {"float": torch.float32, "double": torch.float64}
@@ -287,27 +284,6 @@ class Peek(nn.Module):
 
 
 # --- lowering -------------------------------------------------------------------------------
-
-
-@contextmanager
-def quick_decompositions() -> Iterator[None]:
-    """torch.export looks through all operators for each program that it decomposes; once is
-    enough, and takes more time than all the rest."""
-    slow = utils._collect_all_valid_cia_ops
-    known = functools.cache(lambda: frozenset(slow()))
-    with ExitStack() as stack:
-        for module in (utils, decomp_utils, exported_program):
-            stack.enter_context(
-                mock.patch.object(module, "_collect_all_valid_cia_ops", lambda: set(known()))
-            )
-        stack.enter_context(
-            mock.patch.object(
-                exported_program,
-                "_override_composite_implicit_decomp",
-                lambda *_, **__: ExitStack(),
-            )
-        )
-        yield
 
 
 class PooledPlanning(MemoryPlanningPass):

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.harness import quick_decompositions
 from tests.shared_machine import OPTIONS, SharedBuffers
-from tests.shared_programs import quick_decompositions
 
 PROGRAMS = 200
 

@@ -3,6 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 """Checks programs in a process of their own: a kernel that aborts costs one program."""
 
+import gc
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
@@ -11,6 +12,7 @@ from types import TracebackType
 
 from tests.fuzz.check import Outcome, Verdict, check
 from tests.fuzz.program import Program
+from tests.harness import quick_decompositions
 
 SECONDS = 300.0  # for one program; a usual one takes less than one
 
@@ -24,12 +26,15 @@ def _serve(connection: Connection) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    while True:
-        try:
-            program = Program.from_json(connection.recv())
-        except EOFError:
-            return
-        connection.send(check(program))
+    # What is imported stays; the collector need not look through it again and again.
+    gc.freeze()
+    with quick_decompositions():
+        while True:
+            try:
+                program = Program.from_json(connection.recv())
+            except EOFError:
+                return
+            connection.send(check(program))
 
 
 class Checker:
