@@ -3,13 +3,22 @@
 # LICENSE file in the root directory of this source tree.
 """Methods of one loaded program see one copy of the buffers that they share."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy
+from executorch.exir.memory_planning import (
+    MemoryPlanningAlgorithmSuite,
+    get_node_tensor_specs,
+    greedy,
+)
 from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.schema import TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
@@ -18,6 +27,10 @@ from torch.export import export
 
 from tests import harness, plan_checker
 from tests.cases import SHARED_BUFFER
+from tests.trees import patched_tree
+from tools import series, versions
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def sharing(*fqns: str, **planning: Any) -> dict[str, Any]:
@@ -69,6 +82,140 @@ def test_emitted_names_stand_at_one_place(name: str) -> None:
     # An exported method lists all buffers of its module, used or not.
     assert set(found) == set(case.methods)
     assert set(found.values()) == {(1, 0)}
+
+
+# --- together with other parts of ExecuTorch ------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHARED_BUFFER)
+def test_external_constants(name: str) -> None:
+    """What a method only reads looks like a constant, but must not leave the program."""
+    case = SHARED_BUFFER[name]
+    harness.check(
+        case.module(),
+        case.methods,
+        case.sequence,
+        planning=sharing(*case.shared),
+        external_constants=True,
+        **case.options,
+    )
+
+
+def test_parameters_stay_external() -> None:
+    programs = {
+        name: export(module, (torch.ones(2),))
+        for name, module in {"count": Counter(), "look": Reader()}.items()
+    }
+    program = harness.lower(programs, planning=sharing("steps"), external_constants=True)
+    for method in program.methods:
+        graph = program.exported_program(method).graph
+        tagged = [node.name for node in graph.nodes if "constant_tag" in node.meta]
+        assert tagged == ["p_scale"]
+
+
+class Filter(nn.Module):
+    """One method goes to XNNPACK but for the state, another only resets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("state", torch.zeros(2, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x + self.state)
+        self.state.copy_(y)
+        return self.linear(y)
+
+    def reset(self, x: Tensor) -> Tensor:
+        self.state.copy_(x)
+        return x.sum()
+
+
+def test_padding_behind_delegates() -> None:
+    """XNNPACK reads up to 64 bytes behind a tensor: they are still there at the arena's end."""
+    methods = {"forward": (torch.randn(2, 8),), "reset": (torch.zeros(2, 8),)}
+    calls = ["forward", "forward", "reset", "forward", "forward"]
+    program = harness.check(
+        Filter(), methods, calls, planning=sharing("state"), partitioner=XnnpackPartitioner()
+    )
+    for method, padding in {"forward": 64, "reset": 0}.items():
+        graph_module = program.exported_program(method).graph_module
+        ends = [
+            spec.mem_offset + spec.allocated_memory
+            for node in graph_module.graph.nodes
+            for spec in get_node_tensor_specs(node)
+            if spec.mem_offset is not None
+        ]
+        assert graph_module.meta["non_const_buffer_sizes"] == [0, max(ends) + padding]
+    assert set(places_of_state(program).values()) == {(1, 0)}
+
+
+def places_of_state(program: ExecutorchProgramManager) -> dict[str, tuple[int, int]]:
+    """(arena, offset) of `state` in each method that has it, by what was planned."""
+    return {
+        method: (node.meta["spec"].mem_id, node.meta["spec"].mem_offset)
+        for method in program.methods
+        for node in program.exported_program(method).graph.nodes
+        if node.op == "placeholder" and node.target == "b_state"
+    }
+
+
+LOWER_ALL = """
+import hashlib, warnings
+import torch
+from tests import harness
+from tests.cases import SHARED_BUFFER
+from executorch.exir.passes import MemoryPlanningPass
+
+class Pooled(MemoryPlanningPass):
+    def run(self, graph_module, graph_signature=None):
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                node.meta["spec"].mem_id = 3
+        return super().run(graph_module, graph_signature)
+
+def lower_all():
+    for name, case in SHARED_BUFFER.items():
+        exported = harness.export_methods(case.module(), case.methods)
+        for planner in (MemoryPlanningPass, Pooled):
+            for sharing in (False, True):
+                planning = planner(share_mutable_buffers=sharing)
+                try:
+                    program = harness.lower(
+                        exported, memory_planning_pass=planning, **case.options
+                    )
+                    outcome = hashlib.sha256(program.buffer).hexdigest()
+                except Exception as error:
+                    outcome = repr(error)
+                print(name, planner.__name__, sharing, outcome)
+
+warnings.simplefilter("ignore")
+with harness.quick_decompositions():
+    lower_all()
+"""
+
+
+def test_without_names_nothing_changes(tmp_path: Path) -> None:
+    """Programs and errors are those from before the patch, byte for byte."""
+    loaded = series.load()
+    numbers = [patch.number for patch in loaded.patches]
+    before, after = numbers[: numbers.index("0008")], numbers[: numbers.index("0008") + 1]
+    outcomes = []
+    for chosen in (before, after):
+        directory = tmp_path / chosen[-1]
+        directory.mkdir()
+        tree = patched_tree(versions.DEFAULT, directory, loaded.only(tuple(chosen)))
+        run = subprocess.run(
+            [sys.executable, "-c", LOWER_ALL],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)])},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outcomes.append(run.stdout.splitlines())
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0]) == 4 * len(SHARED_BUFFER)
+    assert any("Cannot share mutable" in line for line in outcomes[0])
 
 
 # --- what can't be shared -------------------------------------------------------------------

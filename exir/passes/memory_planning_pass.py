@@ -206,6 +206,22 @@ def _collect_declared_shared_specs(
     return dict(sorted(found.items()))
 
 
+def _keep_in_program(
+    graph_module: torch.fx.GraphModule,
+    graph_signature: ExportGraphSignature,
+    declared: Iterable[str],
+) -> None:
+    """Take back that a declared buffer goes to a file of constants.
+
+    `external_constants` has tagged what this method only reads, though others write it.
+    """
+    names = frozenset(declared)
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            if graph_signature.inputs_to_buffers.get(node.target) in names:
+                node.meta.pop("constant_tag", None)
+
+
 @dataclass(frozen=True)
 class _SharingMethod:
     """A method that is planned, as the whole program's layout needs to know it."""
@@ -739,6 +755,7 @@ class MemoryPlanningPass(PassBase):
             mutated=frozenset(graph_signature.buffers_to_mutate.values()),
         )
         self._validate_shared_placement(method)
+        _keep_in_program(graph_module, graph_signature, self.shared_buffer_fqns)
         alignments = _alignments_of([method])
         fronts = _lay_out_fronts(method.planned(), alignments)
         _apply_moves(method, fronts, _plan_moves(method, fronts, alignments))

@@ -1401,6 +1401,57 @@ loop: submodule_1.[0, 96]
   aten_mul_tensor: arena 1, 32 + 16""",
         )
 
+    def test_custom_operator(self) -> None:
+        from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
+            CustomKVCache,
+        )
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+        class Cached(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cache = CustomKVCache(1, 4, 1, 8)
+
+            def forward(self, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+                k, v = self.cache.update(at, x, x)
+                return k + v
+
+        class Reset(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.cache = CustomKVCache(1, 4, 1, 8)
+
+            def forward(self) -> None:
+                self.cache.k_cache.zero_()
+                self.cache.v_cache.zero_()
+
+        methods = {
+            "update": (Cached(), (torch.tensor([0]), torch.ones(1, 1, 1, 8))),
+            "reset": (Reset(), ()),
+        }
+        assert_expected_inline(
+            self.check(methods, ["cache.k_cache", "cache.v_cache"]),
+            """\
+reset: arenas [0, 384]
+  cache.k_cache: arena 1, 0 + 128
+  cache.v_cache: arena 1, 128 + 128
+  aten_full_like_default: arena 1, 256 + 128
+  aten_full_like_default_1: arena 1, 256 + 128
+update: arenas [0, 640]
+  cache.k_cache: arena 1, 0 + 128
+  cache.v_cache: arena 1, 128 + 128
+  at: arena 1, 288 + 8
+  x: arena 1, 512 + 32
+  aten_permute_copy_default: arena 1, 384 + 32
+  aten_permute_copy_default_1: arena 1, 256 + 32
+  aten_select_copy_int: arena 1, 512 + 8
+  update_cache: arena 1, 512 + 4
+  update_cache_1: arena 1, 384 + 4
+  aten_permute_copy_default_2: arena 1, 512 + 128
+  aten_permute_copy_default_3: arena 1, 384 + 128
+  aten_add_tensor: arena 1, 256 + 128""",
+        )
+
     def test_dynamic_shape_with_an_upper_bound(self) -> None:
         def grow(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
             method.get_buffer("state").add_(x.sum())
