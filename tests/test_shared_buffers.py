@@ -355,6 +355,30 @@ def test_overlap() -> None:
         assert words in message
 
 
+def test_buffer_that_a_backend_owns() -> None:
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("steps", torch.zeros(8, 8))
+
+        def put(self, x: Tensor) -> Tensor:
+            self.steps.copy_(x)
+            return x.sum()
+
+        def get(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.steps)
+
+    methods = {"put": (torch.ones(8, 8),), "get": (torch.ones(2, 8),)}
+    with pytest.raises(ValueError) as caught:
+        harness.lower(
+            harness.export_methods(Projected(), methods),
+            planning=sharing("steps"),
+            partitioner=XnnpackPartitioner(),
+        )
+    for words in ("'steps'", "'get'", "XnnpackBackend", "partition"):
+        assert words in str(caught.value)
+
+
 def test_methods_planned_apart() -> None:
     planner = {"one": MemoryPlanningPass(**sharing("steps"))}
     message = refuse({"one": Counter(), "other": Counter()}, planner=planner)

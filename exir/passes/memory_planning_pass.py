@@ -27,6 +27,7 @@ from typing import (
 )
 
 import torch
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import (
     _alias_inplace_result_specs,
     _is_inplace_node,
@@ -501,6 +502,27 @@ def _check_declared_inputs(
                 f"{list(spec.shape)}, which has no upper bound; expected a bounded "
                 "one, since a shared buffer has a fixed place"
             )
+    _check_backends_own_none(graph_module, declared, method)
+
+
+def _check_backends_own_none(
+    graph_module: torch.fx.GraphModule, declared: Iterable[str], method: str
+) -> None:
+    """Refuse what a backend has taken over, with the contents of now; ValueError."""
+    names = frozenset(declared)
+    for module in _iter_graph_modules(graph_module):
+        for node in module.graph.nodes:
+            if node.target is not executorch_call_delegate:
+                continue
+            lowered = getattr(module, node.args[0].target)
+            owned = lowered.original_module.graph_signature.inputs_to_buffers
+            for fqn in sorted(names.intersection(owned.values())):
+                raise ValueError(
+                    f"Shared buffer '{fqn}' of method {method} belongs to a delegate "
+                    f"to {lowered.backend_id}, which keeps a copy of its own; expected "
+                    "an input of the method. Keep the operators that read it out of "
+                    "the partition, or take the name out of shared_buffer_fqns"
+                )
 
 
 def _describe(method: _SharingMethod, spec: Optional[TensorSpec]) -> str:
