@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch.export import export
 from tests import harness, plan_checker
 from tests.cases import SHARED_BUFFER
 from tests.trees import patched_tree
-from tools import series, versions
+from tools import series
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -197,6 +198,7 @@ with harness.quick_decompositions():
 
 def test_without_names_nothing_changes(tmp_path: Path) -> None:
     """Programs and errors are those from before the patch, byte for byte."""
+    release, _, _ = metadata.version("executorch").partition("+")
     loaded = series.load()
     numbers = [patch.number for patch in loaded.patches]
     before, after = numbers[: numbers.index("0008")], numbers[: numbers.index("0008") + 1]
@@ -204,7 +206,7 @@ def test_without_names_nothing_changes(tmp_path: Path) -> None:
     for chosen in (before, after):
         directory = tmp_path / chosen[-1]
         directory.mkdir()
-        tree = patched_tree(versions.DEFAULT, directory, loaded.only(tuple(chosen)))
+        tree = patched_tree(release, directory, loaded.only(tuple(chosen)))
         run = subprocess.run(
             [sys.executable, "-c", LOWER_ALL],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)])},
