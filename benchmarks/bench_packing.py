@@ -15,9 +15,11 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import random
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -86,6 +88,37 @@ def instances(directory: Path = DIRECTORY) -> list[Instance]:
     return [Instance.read(path) for path in sorted(directory.glob("*.csv"))]
 
 
+def long_graph(tensors: int) -> Instance:
+    """64 tensors alive all the time, most of the others for a few nodes."""
+    rng = random.Random(0)
+    buffers = [Interval(0, tensors, 4 * rng.choice([16, 1024, 4096])) for _ in range(64)]
+    for first in range(tensors - 64):
+        life = rng.choices(
+            [rng.randint(1, 4), rng.randint(5, 50), rng.randint(50, 2000)], [90, 9, 1]
+        )[0]
+        size = 4 * rng.choice([1, 16, 64, 256, 1024, 4096, 16384]) * rng.randint(1, 4)
+        buffers.append(Interval(first, min(tensors, first + life), size))
+    peak = peak_live_bytes(buffers).bytes
+    return Instance(f"{tensors} tensors", tuple(buffers), peak)
+
+
+def times(instance: Instance) -> str:
+    """How long greedy takes, best fit's first pass, and best fit, in CPU seconds."""
+    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
+    lines = [f"{instance.name}; arena over peak; CPU seconds"]
+    for name, plan in {
+        "greedy": greedy,
+        "best fit, first pass": partial(best_fit, effort=0),
+        "best fit": best_fit,
+    }.items():
+        specs = instance.specs()
+        started = time.process_time()
+        result = plan(1, specs, graph_module, None)
+        seconds = time.process_time() - started
+        lines.append(f"{name}: {result.bufsizes[1] / instance.capacity:.3f}; {seconds:.1f} s")
+    return "\n".join(lines)
+
+
 def measure(chosen: Iterable[Instance], effort: int = 1) -> Iterator[PackingRow]:
     """Pack each instance, with `effort` times the search that is the default."""
     graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
@@ -142,4 +175,6 @@ def section(effort: int = 1, directory: Path = DIRECTORY) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_packing")
     parser.add_argument("--effort", type=int, default=1, help="times the default search")
-    print(section(parser.parse_args().effort))
+    parser.add_argument("--long", type=int, metavar="N", help="a graph of N tensors instead")
+    options = parser.parse_args()
+    print(times(long_graph(options.long)) if options.long else section(options.effort))
