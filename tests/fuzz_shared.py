@@ -49,14 +49,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="other programs for another seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="default: all cores")
     arguments = parser.parse_args()
-    start = time.monotonic()
+    began = time.monotonic()
     programs = calls = 0
     with ProcessPoolExecutor(
         arguments.jobs, multiprocessing.get_context("spawn"), initializer=_set_up
     ) as pool:
-        rounds = -(-arguments.programs // ROUND)
         futures = [
-            pool.submit(_run_round, f"{arguments.seed}/{number}", ROUND) for number in range(rounds)
+            pool.submit(
+                _run_round,
+                f"{arguments.seed}/{start // ROUND}",
+                min(ROUND, arguments.programs - start),
+            )
+            for start in range(0, arguments.programs, ROUND)
         ]
         for future in as_completed(futures):
             if (error := future.exception()) is not None:
@@ -65,7 +69,7 @@ def main() -> int:
                 return 1
             programs += future.result()[0]
             calls += future.result()[1]
-            seconds = time.monotonic() - start
+            seconds = time.monotonic() - began
             print(f"{programs} programs, {calls} calls, {seconds:.0f} s: all right", flush=True)
     return 0
 

@@ -30,8 +30,7 @@ from tests import harness, plan_checker
 from tests.cases import SHARED_BUFFER
 from tests.trees import patched_tree
 from tools import series
-
-ROOT = Path(__file__).resolve().parents[1]
+from tools.paths import ROOT
 
 
 def sharing(*fqns: str, **planning: Any) -> dict[str, Any]:
@@ -137,7 +136,12 @@ def test_padding_behind_delegates() -> None:
     methods = {"forward": (torch.randn(2, 8),), "reset": (torch.zeros(2, 8),)}
     calls = ["forward", "forward", "reset", "forward", "forward"]
     program = harness.check(
-        Filter(), methods, calls, planning=sharing("state"), partitioner=XnnpackPartitioner()
+        Filter(),
+        methods,
+        calls,
+        planning=sharing("state"),
+        partitioner=XnnpackPartitioner(),
+        emit_mutable_buffer_names=True,
     )
     for method, padding in {"forward": 64, "reset": 0}.items():
         graph_module = program.exported_program(method).graph_module
@@ -148,17 +152,7 @@ def test_padding_behind_delegates() -> None:
             if spec.mem_offset is not None
         ]
         assert graph_module.meta["non_const_buffer_sizes"] == [0, max(ends) + padding]
-    assert set(places_of_state(program).values()) == {(1, 0)}
-
-
-def places_of_state(program: ExecutorchProgramManager) -> dict[str, tuple[int, int]]:
-    """(arena, offset) of `state` in each method that has it, by what was planned."""
-    return {
-        method: (node.meta["spec"].mem_id, node.meta["spec"].mem_offset)
-        for method in program.methods
-        for node in program.exported_program(method).graph.nodes
-        if node.op == "placeholder" and node.target == "b_state"
-    }
+    assert places(program, "state") == dict.fromkeys(methods, (1, 0))
 
 
 LOWER_ALL = """
