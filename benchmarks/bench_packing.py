@@ -17,10 +17,11 @@ import csv
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from executorch.exir.memory_planning import best_fit, greedy
@@ -102,43 +103,39 @@ def long_graph(tensors: int) -> Instance:
     return Instance(f"{tensors} tensors", tuple(buffers), peak)
 
 
+def pack(instance: Instance, plan: Callable[..., Any], **options: int) -> tuple[int, float]:
+    """The arena's bytes, and the CPU seconds that it took."""
+    specs, graph_module = instance.specs(), torch.fx.GraphModule({}, torch.fx.Graph())
+    started = time.process_time()
+    result = plan(1, specs, graph_module, None, **options)
+    return result.bufsizes[1], time.process_time() - started
+
+
 def times(instance: Instance) -> str:
     """How long greedy takes, best fit's first pass, and best fit, in CPU seconds."""
-    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
     lines = [f"{instance.name}; arena over peak; CPU seconds"]
     for name, plan in {
         "greedy": greedy,
         "best fit, first pass": partial(best_fit, effort=0),
         "best fit": best_fit,
     }.items():
-        specs = instance.specs()
-        started = time.process_time()
-        result = plan(1, specs, graph_module, None)
-        seconds = time.process_time() - started
-        lines.append(f"{name}: {result.bufsizes[1] / instance.capacity:.3f}; {seconds:.1f} s")
+        arena, seconds = pack(instance, plan)
+        lines.append(f"{name}: {arena / instance.capacity:.3f}; {seconds:.1f} s")
     return "\n".join(lines)
 
 
 def measure(chosen: Iterable[Instance], effort: int = 1) -> Iterator[PackingRow]:
     """Pack each instance, with `effort` times the search that is the default."""
-    graph_module = torch.fx.GraphModule({}, torch.fx.Graph())
-
-    def arena(plan: object, **options: int) -> int:
-        result = plan(1, instance.specs(), graph_module, None, **options)  # type: ignore[operator]
-        return int(result.bufsizes[1])
-
     for instance in chosen:
-        started = time.process_time()
-        packed = arena(best_fit, effort=effort)
-        seconds = time.process_time() - started
+        arena, seconds = pack(instance, best_fit, effort=effort)
         yield PackingRow(
             name=instance.name,
             buffers=len(instance.buffers),
             capacity=instance.capacity,
             peak=peak_live_bytes(instance.buffers).bytes,
-            greedy=arena(greedy),
-            first_pass=arena(best_fit, effort=0),
-            arena=packed,
+            greedy=pack(instance, greedy)[0],
+            first_pass=pack(instance, best_fit, effort=0)[0],
+            arena=arena,
             seconds=seconds,
         )
 

@@ -188,6 +188,20 @@ def _is_placed(spec: TensorSpec) -> bool:
     return spec.mem_id is not None and spec.mem_offset is not None
 
 
+def _declared_placeholders(
+    graph_module: torch.fx.GraphModule,
+    graph_signature: ExportGraphSignature,
+    declared: Iterable[str],
+) -> Iterator[Tuple[str, Node]]:
+    """The placeholders of the declared buffers that this method has, with their FQNs."""
+    names = frozenset(declared)
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            fqn = graph_signature.inputs_to_buffers.get(node.target)
+            if fqn in names:
+                yield fqn, node
+
+
 def _collect_declared_shared_specs(
     graph_module: torch.fx.GraphModule,
     graph_signature: ExportGraphSignature,
@@ -197,13 +211,10 @@ def _collect_declared_shared_specs(
 
     Buffers that the method only reads are included, though nothing has planned them.
     """
-    names = frozenset(declared)
-    found: Dict[str, TensorSpec] = {}
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            fqn = graph_signature.inputs_to_buffers.get(node.target)
-            if fqn in names:
-                found[fqn] = _owner_of_placement(node.meta["spec"])
+    found = {
+        fqn: _owner_of_placement(node.meta["spec"])
+        for fqn, node in _declared_placeholders(graph_module, graph_signature, declared)
+    }
     return dict(sorted(found.items()))
 
 
@@ -216,11 +227,8 @@ def _keep_in_program(
 
     `external_constants` has tagged what this method only reads, though others write it.
     """
-    names = frozenset(declared)
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            if graph_signature.inputs_to_buffers.get(node.target) in names:
-                node.meta.pop("constant_tag", None)
+    for _, node in _declared_placeholders(graph_module, graph_signature, declared):
+        node.meta.pop("constant_tag", None)
 
 
 @dataclass(frozen=True)
