@@ -310,13 +310,23 @@ def copied_across(b: Builder, n: Numbers) -> list[str]:
 
 # --- branching ------------------------------------------------------------------------------
 
-_SAME_SHAPE = ("a + b", "a - 1", "torch.maximum(a, b)", "-(a + 1)", "a.clone()", "b * 2 + a")
+_NESTED = "cond(b.sum() > a.sum(), lambda a, b: a + b, lambda a, b: b.clone(), [a, b])"
+_SAME_SHAPE = (
+    "a + b",
+    "a - 1",
+    "torch.maximum(a, b)",
+    "-(a + 1)",
+    "a.clone()",
+    "b * 2 + a",
+    _NESTED,
+)
 _FLAT = (
     "a.view(SIZE) + b.view(SIZE)",
     "a.reshape(SIZE) * 2",
     "(a - b).view(SIZE)",
     "torch.view_copy(b, [SIZE]) + 1",
     "torch.view_copy(a, [SIZE])",
+    f"{_NESTED}.view(SIZE) * 2",
 )
 
 
