@@ -42,8 +42,9 @@ def without_write_backs(directory: Path) -> Path:
             if entry.name not in replaced and entry.name != "__pycache__":
                 (copy / folder / entry.name).symlink_to(entry)
     (copy / module).write_text(
-        "def insert_write_back_for_buffers_pass(ep):\n"
-        "    return ep.graph_module, ep.graph_signature\n"
+        (real / module).read_text()
+        + "\n\ndef insert_write_back_for_buffers_pass(ep):\n"
+        + "    return ep.graph_module, ep.graph_signature\n"
     )
     return directory
 

@@ -16,7 +16,7 @@ from tools import export, render, series, source, upstream, versions
 from tools.errors import UserError
 from tools.formatting import formatted
 from tools.paths import ROOT
-from tools.series import FilePatch, Patch, Series
+from tools.series import FilePatch
 from tools.tree import reader
 
 
@@ -44,15 +44,6 @@ def release_repository(version: str, directory: Path) -> Path:
     return repository(directory, {})
 
 
-def with_requirements(loaded: Series, patch: Patch) -> tuple[str, ...]:
-    """The patch's number and those that it requires, however far."""
-    numbers = {patch.number}
-    for earlier in reversed(loaded.patches):
-        if earlier.number in numbers:
-            numbers.update(earlier.requires)
-    return tuple(sorted(numbers))
-
-
 @pytest.mark.parametrize("version", versions.SUPPORTED)
 def test_git_am_takes_the_series_and_gives_what_the_wheel_has(version: str, tmp_path: Path) -> None:
     loaded = series.load()
@@ -71,8 +62,7 @@ def test_each_patch_goes_in_alone_but_for_what_it_requires(version: str, tmp_pat
     loaded = series.load()
     checkout = release_repository(version, tmp_path / "checkout")
     for patch in loaded.patches:
-        chosen = loaded.only(with_requirements(loaded, patch))
-        files = export.export(chosen, export.base_of(version), tmp_path / patch.number)
+        files = export.export(loaded.alone(patch), export.base_of(version), tmp_path / patch.number)
         git(checkout, "am", *map(str, files))
         git(checkout, "reset", "--quiet", "--hard", f"HEAD~{len(files)}")
 

@@ -69,5 +69,14 @@ def test_only_wants_what_a_patch_requires(tmp_path: Path) -> None:
         loaded.only(("0009",))
 
 
+def test_only_names_at_once_all_that_a_patch_requires(tmp_path: Path) -> None:
+    second = "subject: B\nrequires: [0001]\nbody: b\nfiles: {exir/b.py: {define: [b]}}\n"
+    third = "subject: C\nrequires: [0002]\nbody: c\nfiles: {exir/c.py: {define: [c]}}\n"
+    loaded = make_series(tmp_path, p0001_try=PATCH, p0002_more=second, p0003_last=third)
+    assert loaded.alone(loaded.patches[2]) == loaded
+    with pytest.raises(UserError, match="0003-last requires 0001, 0002: choose that, too"):
+        loaded.only(("0003",))
+
+
 def test_every_patch_of_the_series_says_how_it_was_tested() -> None:
     assert not [patch.name for patch in series.load().patches if not patch.test_plan]

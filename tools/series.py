@@ -85,10 +85,22 @@ class Series:
             )
         chosen = tuple(patch for patch in self.patches if patch.number in numbers)
         for patch in chosen:
-            missing = [number for number in patch.requires if number not in numbers]
+            missing = [number for number in self.required(patch) if number not in numbers]
             if missing:
                 raise UserError(f"{patch.name} requires {', '.join(missing)}: choose that, too")
         return Series(self.root, chosen)
+
+    def required(self, patch: Patch) -> tuple[str, ...]:
+        """The numbers of the patches that `patch` can't go without, however far."""
+        numbers = {patch.number}
+        for earlier in reversed(self.patches):
+            if earlier.number in numbers:
+                numbers.update(earlier.requires)
+        return tuple(sorted(numbers - {patch.number}))
+
+    def alone(self, patch: Patch) -> Series:
+        """The patch, after those that it requires."""
+        return self.only((*self.required(patch), patch.number))
 
 
 _TEXT = {"type": "string", "minLength": 1}
