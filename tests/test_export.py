@@ -64,6 +64,11 @@ def test_each_patch_goes_in_alone_but_for_what_it_requires(version: str, tmp_pat
     for patch in loaded.patches:
         files = export.export(loaded.alone(patch), export.base_of(version), tmp_path / patch.number)
         git(checkout, "am", *map(str, files))
+        # A name that only another patch defines is a requirement that nobody declared.
+        command = [sys.executable, "-m", "flake8", "--isolated", "--select=F821"]
+        command += [file.path for file in patch.files]
+        linted = subprocess.run(command, cwd=checkout, check=False, capture_output=True, text=True)
+        assert linted.returncode == 0, f"{patch.name}:\n{linted.stdout}{linted.stderr}"
         git(checkout, "reset", "--quiet", "--hard", f"HEAD~{len(files)}")
 
 

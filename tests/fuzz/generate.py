@@ -83,12 +83,13 @@ class Builder:
 
     def pick_target(self, number: int) -> str:
         """Something to write: most often a buffer, else any value but the user's inputs."""
-        buffers = [f"self.{t.name}" for t in self.buffers]
-        inputs = [t.name for t in self.inputs]
-        if number % 3:
-            return buffers[number % len(buffers)]
-        targets = [v for v in self.values if self.mutate_inputs or v not in inputs]
-        return targets[-1 - number % len(targets)]
+        inputs = [t.name for t in self.inputs if t.name != INDEX]
+        targets = [f"self.{t.name}" for t in self.buffers]
+        if number % 3 == 0:
+            targets = [v for v in self.values if v not in inputs]
+        elif number % 3 == 1 and self.mutate_inputs:
+            targets = inputs
+        return targets[-1 - number // 3 % len(targets)]
 
     def new(self) -> str:
         return f"v{sum(name.startswith('v') for name in self.values)}"
@@ -420,7 +421,9 @@ def programs(draw: st.DrawFn, kinds: Sequence[str] = tuple(STEPS)) -> Program:
         [*_named("x", inputs), TensorType(INDEX, (2,), "int64")],
         options,
         # What becomes of a mutated input is an output, too: see `_returned`.
-        mutate_inputs=draw(st.sampled_from((False, False, True))) and options.alloc_graph_output,
+        mutate_inputs=draw(st.sampled_from((False, False, True)))
+        and options.alloc_graph_input
+        and options.alloc_graph_output,
     )
     for kind, numbers in draw(_steps(kinds)):
         builder.add(kind, numbers)
