@@ -172,8 +172,12 @@ def _tightest_gap(size: int, taken: List[Tuple[int, int]]) -> int:
     return free_from if tightest is None else tightest
 
 
+# The bytes that a block is in, from start to end, and how hard it is to place.
+_WeightedSpan = Tuple[int, int, int]
+
+
 def _cheapest_place(
-    size: int, limit: int, taken: Iterable[Tuple[int, int, int]]
+    size: int, limit: int, taken: List[_WeightedSpan]
 ) -> Tuple[int, int]:
     """Where `size` bytes below `limit` are in the way of the least weight.
 
@@ -181,33 +185,25 @@ def _cheapest_place(
     those are tried, in one walk upwards.
 
     Args:
-        taken: The bytes that are in use, as (start, end, weight), in any order.
+        taken: What is in use, in any order.
 
     Returns:
         The offset, and the weight of all that overlaps it there; the lowest offset
         where several are equally good.
     """
-    # What starts at s and ends at e is in the way at the offsets between s - size and e.
-    weight_here = 0
-    enter: List[Tuple[int, int]] = []
-    leave: List[Tuple[int, int]] = []
-    for start, end, weight in taken:
-        leave.append((end, weight))
-        if start < size:
-            weight_here += weight
-        else:
-            enter.append((start - size, weight))
-    enter.sort(reverse=True)
-    leave.sort()
-    place, least = 0, weight_here
-    for end, weight in leave:
-        if least == 0 or end + size > limit:
+    # In the way is what starts below the end of the place and doesn't end below it.
+    by_start = sorted(taken)
+    entered = place = weight_here = 0
+    least = sys.maxsize
+    for _, bottom, leaving in [(0, 0, 0), *sorted(taken, key=operator.itemgetter(1))]:
+        if least == 0 or bottom + size > limit:
             break
-        weight_here -= weight
-        while enter and enter[-1][0] < end:
-            weight_here += enter.pop()[1]
+        weight_here -= leaving
+        while entered < len(taken) and by_start[entered][0] < bottom + size:
+            weight_here += by_start[entered][2]
+            entered += 1
         if weight_here < least:
-            place, least = end, weight_here
+            place, least = bottom, weight_here
     return place, least
 
 
@@ -304,15 +300,13 @@ class _OffsetPacker:
     def settle(self, offsets: List[int]) -> List[int]:
         """Lets each block, the lowest first, sink onto the ones below it."""
         settled = list(offsets)
+        # Two blocks that are ever alive together are so where one of them begins.
+        heights = [0] * len(self._firsts)
         for i in sorted(range(len(offsets)), key=offsets.__getitem__):
-            settled[i] = max(
-                (
-                    settled[j] + self.sizes[j]
-                    for j in self.conflicts(i)
-                    if offsets[j] < offsets[i]
-                ),
-                default=0,
-            )
+            begins = bisect_left(self._firsts, self.blocks[i].first)
+            ends = bisect_right(self._firsts, self.blocks[i].last)
+            settled[i] = max(heights[begins:ends])
+            heights[begins:ends] = [settled[i] + self.sizes[i]] * (ends - begins)
         return settled
 
     def lower(self, offsets: List[int], floor: int, effort: int) -> List[int]:
@@ -356,20 +350,16 @@ class _OffsetPacker:
         Raises:
             _OutOfComparisons: `budget` is spent.
         """
-        placed: List[Optional[int]] = [
-            offset if offset + size <= limit else None
-            for offset, size in zip(offsets, self.sizes)
+        placed: List[Optional[_WeightedSpan]] = [
+            (offset, offset + size, weight) if offset + size <= limit else None
+            for offset, size, weight in zip(offsets, self.sizes, hardness)
         ]
-        waiting = [i for i, offset in enumerate(placed) if offset is None]
+        waiting = [i for i, span in enumerate(placed) if span is None]
         while waiting:
             i = heapq.heappop(waiting)
             size, conflicts = self.sizes[i], self.conflicts(i)
             budget.spend(len(conflicts))
-            taken = [
-                (start, start + self.sizes[j], hardness[j])
-                for j in conflicts
-                if (start := placed[j]) is not None
-            ]
+            taken = [span for j in conflicts if (span := placed[j]) is not None]
             place, ejected = _cheapest_place(size, limit, taken)
             if ejected:
                 hardness[i] += self.conflict_counts[i]
@@ -379,14 +369,12 @@ class _OffsetPacker:
                     places = [0] + [e for _, e, _ in taken if e + size <= limit]
                     place = places[turn % len(places)]
                 for j in conflicts:
-                    start = placed[j]
-                    if start is not None and (
-                        place - self.sizes[j] < start < place + size
-                    ):
+                    span = placed[j]
+                    if span and span[0] < place + size and place < span[1]:
                         placed[j] = None
                         heapq.heappush(waiting, j)
-            placed[i] = place
-        return [offset for offset in placed if offset is not None]
+            placed[i] = (place, place + size, hardness[i])
+        return [span[0] for span in placed if span is not None]
 
 
 def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObject]:
