@@ -264,11 +264,16 @@ class _Functional:
         after, outputs, changed = _fresh(inputs), [], {}
         mutated = iter(self.mutated_inputs())
         for spec, value in zip(signature.output_specs, _fresh(values), strict=True):
+            # What is written to keeps its dtype, whatever an edge program makes of the value.
             if spec.kind is OutputKind.BUFFER_MUTATION:
-                changed[str(spec.target)] = value
+                fqn = str(spec.target)
+                changed[fqn] = value.to(self.initial(fqn).dtype)
                 continue
             if spec.kind is OutputKind.USER_INPUT_MUTATION:
-                after[next(mutated)] = value
+                position = next(mutated)
+                after[position] = value.to(after[position].dtype)
+                outputs.append(after[position])
+                continue
             outputs.append(value)
         state.update(changed)
         return Result(outputs, after)
