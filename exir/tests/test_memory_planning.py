@@ -372,6 +372,23 @@ class _IndexedAndReturned(_Indexed):
         return self.state
 
 
+class _Cached(torch.nn.Module):
+    """A cache that a custom operator writes in place."""
+
+    def __init__(self) -> None:
+        from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
+            CustomKVCache,
+        )
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+        super().__init__()
+        self.cache = CustomKVCache(1, 4, 1, 8)
+
+    def forward(self, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        k, v = self.cache.update(at, x, x)
+        return k + v
+
+
 class _NoSignature(MemoryPlanningPass):
     """Plans a graph as callers do that have no signature."""
 
@@ -577,22 +594,8 @@ output 1 is aten_add_tensor""",
         )
 
     def test_custom_operator(self) -> None:
-        from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
-            CustomKVCache,
-        )
-        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-
-        class Cached(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.cache = CustomKVCache(1, 4, 1, 8)
-
-            def forward(self, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-                k, v = self.cache.update(at, x, x)
-                return k + v
-
         inputs = (torch.tensor([0]), torch.ones(1, 1, 1, 8))
-        program = _lowered(Cached(), inputs, {"alloc_graph_output": False})
+        program = _lowered(_Cached(), inputs, {"alloc_graph_output": False})
         # The buffers have memory although the graph returns them as they are.
         assert_expected_inline(
             _printed_plan(program),
@@ -1402,31 +1405,13 @@ loop: submodule_1.[0, 96]
         )
 
     def test_custom_operator(self) -> None:
-        from executorch.examples.models.llama.source_transformation.custom_kv_cache import (
-            CustomKVCache,
-        )
-        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-
-        class Cached(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.cache = CustomKVCache(1, 4, 1, 8)
-
-            def forward(self, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-                k, v = self.cache.update(at, x, x)
-                return k + v
-
-        class Reset(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.cache = CustomKVCache(1, 4, 1, 8)
-
+        class Reset(_Cached):
             def forward(self) -> None:
                 self.cache.k_cache.zero_()
                 self.cache.v_cache.zero_()
 
         methods = {
-            "update": (Cached(), (torch.tensor([0]), torch.ones(1, 1, 1, 8))),
+            "update": (_Cached(), (torch.tensor([0]), torch.ones(1, 1, 1, 8))),
             "reset": (Reset(), ()),
         }
         assert_expected_inline(
