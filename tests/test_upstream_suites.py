@@ -61,3 +61,16 @@ def test_a_test_that_is_lost_or_crashes_is_told(
     assert upstream_suites.compare(stock, lost, ("exir/tests",)) == 1
     assert "test_small.py::test_b" in capsys.readouterr().out
     assert upstream_suites.compare(stock, crash, ("exir/tests",)) == 1
+
+
+def test_a_test_that_fails_now_and_then_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(upstream_suites, "CACHE", tmp_path / "cache")
+    stock = small_tree(tmp_path / "stock", "def test_a(): pass\n")
+    # Each run is a process of its own, and leaves a file that the next one finds.
+    flaky = "import pathlib\n\n\ndef test_a():\n    ran = pathlib.Path('ran').exists()\n"
+    flaky += "    pathlib.Path('ran').touch()\n    assert ran\n"
+    patched = small_tree(tmp_path / "patched", flaky)
+    assert upstream_suites.compare(stock, patched, ("exir/tests",)) == 0
+    assert "again, for executorch/exir/tests/test_small.py::test_a" in capsys.readouterr().out
