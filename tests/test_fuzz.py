@@ -52,7 +52,7 @@ def test_random_programs() -> None:
 
 _ON_STOCK = """
 import sys
-from tests.fuzz.check import Verdict
+from tests.fuzz.check import Outcome, Verdict
 from tests.fuzz.generate import programs
 from tests.fuzz.pool import Checker
 from tests.fuzz.run import Batch, run
@@ -62,9 +62,15 @@ if __name__ == "__main__":
         strategy = programs(["updated", "copied_across"]).filter(
             lambda program: not program.options.xnnpack
         )
-        report = run(checker.check, Batch(60, 1, strategy, shrink=False))
+
+        def check(program):
+            outcome = checker.check(program)
+            # What the untouched release can't lower at all is another fault of its own.
+            return outcome if outcome.verdict is Verdict.WRONG else Outcome(Verdict.RIGHT)
+
+        report = run(check, Batch(60, 5, strategy, shrink=False))
     print(report.ran, report.finding)
-    sys.exit(report.finding is None or report.finding[1].verdict is not Verdict.WRONG)
+    sys.exit(report.finding is None)
 """
 
 
