@@ -17,7 +17,15 @@ from executorch.exir import memory_planning
 from executorch.exir.memory_planning import MemoryAlgoResult, best_fit, greedy
 from executorch.exir.tensor import TensorSpec
 
-from benchmarks.bench_packing import EACH, MEAN, instances, long_graph, measure, section
+from benchmarks.bench_packing import (
+    EACH,
+    MEAN,
+    instances,
+    long_graph,
+    measure,
+    section,
+    times,
+)
 from tools.liveness import Interval, peak_live_bytes
 
 HAS_OFFSETS = hasattr(TensorSpec(torch.uint8, torch.Size([1])), "storage_base_offset")
@@ -334,3 +342,15 @@ def test_targets_on_instances() -> None:
     ratios = [row.over(row.arena) for row in measure(instances())]
     assert max(ratios) <= EACH
     assert sum(ratios) / len(ratios) <= MEAN
+
+
+def test_benchmark_of_a_long_graph() -> None:
+    """Sizes that are no multiples of 16 among them, each packing beside the peak."""
+    title, *lines = times(long_graph(300)).splitlines()
+    assert title.startswith("300 tensors")
+    assert [line.partition(":")[0] for line in lines] == [
+        "greedy",
+        "best fit, first pass",
+        "best fit",
+    ]
+    assert all(float(line.split()[-3].rstrip(";")) >= 1 for line in lines)
