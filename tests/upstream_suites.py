@@ -140,9 +140,10 @@ def run_both(stock: Path, patched: Path, file: str) -> tuple[Outcome, Outcome]:
     """
     before, after = run_stock(stock, file), run_file(patched, file)
     for _ in range(_RUNS_AGAIN):
-        if not after.lost_since(before):
+        lost = after.lost_since(before)
+        if not lost:
             break
-        print(f"again, for {', '.join(after.lost_since(before))}", flush=True)
+        print(f"again, for {', '.join(lost)}", flush=True)
         after = after.again(run_file(patched, file))
     return before, after
 

@@ -16,6 +16,8 @@ from tests import harness
 from tests.fuzz.program import Program
 from tests.harness import Result
 
+_EDGE = {"_check_ir_validity": False}
+
 
 class Verdict(Enum):
     RIGHT = "right"
@@ -23,9 +25,6 @@ class Verdict(Enum):
     FAILED = "failed to lower or run"
     WRONG = "wrong result"
     DIED = "killed the process"
-
-
-_EDGE = {"_check_ir_validity": False}
 
 
 @dataclass(frozen=True)

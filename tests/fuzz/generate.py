@@ -62,10 +62,9 @@ class Builder:
             "cond": lambda pred, left, right, operands: left(*operands),
         }
         self.names.update(zip((t.name for t in self.inputs), program.example(), strict=True))
-        self.values = [
-            *(t.name for t in self.inputs if t.name != INDEX),
-            *(f"self.{t.name}" for t in self.buffers),
-        ]
+        self.user_inputs = [t.name for t in self.inputs if t.name != INDEX]
+        self.state = [f"self.{t.name}" for t in self.buffers]
+        self.values = [*self.user_inputs, *self.state]
         self.from_cond: set[str] = set()
         self.lines: list[str] = []
 
@@ -82,13 +81,12 @@ class Builder:
         return self.pick(number, lambda t: t.shape == like.shape and t.dtype == like.dtype) or name
 
     def pick_target(self, number: int) -> str:
-        """Something to write: most often a buffer, else any value but the user's inputs."""
-        inputs = [t.name for t in self.inputs if t.name != INDEX]
-        targets = [f"self.{t.name}" for t in self.buffers]
+        """Something to write: a buffer, a value that is no input, or an input if it may be one."""
+        targets = self.state
         if number % 3 == 0:
-            targets = [v for v in self.values if v not in inputs]
+            targets = [v for v in self.values if v not in self.user_inputs]
         elif number % 3 == 1 and self.mutate_inputs:
-            targets = inputs
+            targets = self.user_inputs
         return targets[-1 - number // 3 % len(targets)]
 
     def new(self) -> str:
@@ -293,10 +291,9 @@ def copied_across(b: Builder, n: Numbers) -> list[str]:
     """From buffer to buffer: one copy, a swap, or a rotation of all that fit."""
     a = f"self.{b.buffers[n[0] % len(b.buffers)].name}"
     like = b.tensor(a)
-    names = [f"self.{t.name}" for t in b.buffers]
     others = [
         name
-        for name in names
+        for name in b.state
         if name != a and b.tensor(name).shape == like.shape and b.tensor(name).dtype == like.dtype
     ]
     if not others:
@@ -390,7 +387,7 @@ def _shares_storage(b: Builder, name: str, others: Iterable[str]) -> bool:
 def _returned(b: Builder, number: int, options: Options) -> str:
     """A value to return, or a new one where returning it would ask for more than there is."""
     name = b.values[-1 - number % len(b.values)]
-    written = [f"self.{t.name}" for t in b.buffers if b.tensor(f"self.{t.name}")._version]
+    written = [name for name in b.state if b.tensor(name)._version]
     if _shares_storage(b, name, written):
         # torch.export confuses a written buffer, returned as it is, with the buffer's update.
         return f"{name}.clone()"
