@@ -27,6 +27,7 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.passes.insert_write_back_for_buffers_pass import (
     insert_write_back_for_buffers_pass,
 )
+from executorch.exir.passes.place_write_backs_pass import place_write_backs
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -103,6 +104,12 @@ def llama_program() -> Any:
     return to_edge({"forward": export_model(model)}, model.lowering).exported_program()
 
 
+def write_back(program: Any) -> None:
+    """Both halves of what the patched package does: insert the copies, and place them."""
+    module, signature = insert_write_back_for_buffers_pass(program)
+    place_write_backs(module, signature)
+
+
 def fresh(program: Any) -> Any:
     """A copy for one run, since the pass changes what it is given."""
     module = GraphModule(program.graph_module, copy.deepcopy(program.graph))
@@ -113,13 +120,13 @@ def fresh(program: Any) -> Any:
     )
 
 
-def seconds(write_back: Pass, program: Any) -> float:
+def seconds(timed: Pass, program: Any) -> float:
     """CPU seconds of one run."""
     own = fresh(program)
     gc.collect()
     gc.disable()
     started = time.process_time()
-    write_back(own)
+    timed(own)
     taken = time.process_time() - started
     gc.enable()
     return taken
@@ -128,8 +135,7 @@ def seconds(write_back: Pass, program: Any) -> float:
 def measure(name: str, program: Any, stock_pass: Pass, repetitions: int) -> Row:
     """Run both passes in turn; the first turn only warms up."""
     turns = [
-        (seconds(stock_pass, program), seconds(insert_write_back_for_buffers_pass, program))
-        for _ in range(repetitions + 1)
+        (seconds(stock_pass, program), seconds(write_back, program)) for _ in range(repetitions + 1)
     ][1:]
     kinds = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
     return Row(

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from executorch.exir import memory
 from executorch.exir.passes.insert_write_back_for_buffers_pass import (
     insert_write_back_for_buffers_pass,
 )
+from executorch.exir.passes.place_write_backs_pass import place_write_backs
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -96,7 +98,7 @@ MEANING: dict[Any, Callable[..., Any]] = {
     aten.split.Tensor: lambda x, size: [x[i : i + size] for i in range(0, len(x), size)],
     aten.slice.Tensor: lambda x, dim, start, end: x[start:end],
     aten.t.default: np.transpose,
-    aten.view_copy.default: _view,
+    memory.view: _view,
     ops.two_results.default: lambda x: (x * 2, x * 3),
     ops.accumulate.default: _accumulate,
     ops.accumulate_all.default: _accumulate_all,
@@ -137,7 +139,7 @@ class Program:
         return {node: generator.normal(size=(2, 2)) for node in self.placeholders}
 
     def run(self, node: Node, environment: Environment) -> None:
-        """Run one call as it will be run after lowering, where `view_copy` is a view."""
+        """Run one call."""
         arguments = torch.fx.map_arg(node.args, environment.__getitem__)
         keywords = torch.fx.map_arg(node.kwargs, environment.__getitem__)
         if self.unwritten is not None and node is self.unwritten[0]:
@@ -147,12 +149,7 @@ class Program:
             written[...] = before
             environment[node] = written
             return
-        if node.target is aten.view_copy.default:
-            environment[node] = _view(environment[_base(node)], node.args[1])
-            if node in self.returned:
-                environment[node] = environment[node].copy()
-        else:
-            environment[node] = MEANING[node.target](*arguments, **keywords)
+        environment[node] = MEANING[node.target](*arguments, **keywords)
 
     def observed(self, environment: Environment, returned: Sequence[np.ndarray]) -> np.ndarray:
         """All that a caller can see: the inputs and buffers afterwards, and the outputs."""
@@ -168,13 +165,6 @@ class Program:
         for target, value in zip(self.mutated, values, strict=True):
             environment[target][...] = value
         return self.observed(environment, returned)
-
-
-def _base(node: Node) -> Node:
-    """Lowering points a view of a view at what the first is a view of."""
-    while node.target is aten.view_copy.default:
-        node = node.args[0]
-    return node
 
 
 # --- trying all places ----------------------------------------------------------------------
@@ -268,6 +258,7 @@ def run_pass(program: Program) -> tuple[Cost, np.ndarray]:
     graph = program.module.graph
     exported = SimpleNamespace(graph=graph, graph_module=program.module, graph_signature=signature)
     insert_write_back_for_buffers_pass(exported)  # type: ignore[arg-type]
+    place_write_backs(program.module, signature)
     environment, position, sum_of_positions = program.inputs(), 0, 0
     saved, cloned = set(), set()
     for node in program.calls:
@@ -350,7 +341,7 @@ class Builder:
         x = self.random.choice([n for n in self.nodes if n in self.contiguous])
         if self.nodes[x] in ((2, 2), (4,)):
             shape = (4,) if self.nodes[x] == (2, 2) else (2, 2)
-            self.keep(self.call(aten.view_copy.default, x, list(shape)), shape, True)
+            self.keep(self.call(memory.view, x, list(shape)), shape, True)
 
     def transpose(self) -> None:
         self.keep(self.call(aten.t.default, self.pick((2, 2))), (2, 2), contiguous=False)

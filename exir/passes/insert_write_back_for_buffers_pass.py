@@ -7,21 +7,36 @@ import operator
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Deque, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Collection,
+    Deque,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import torch
+from executorch.exir import memory
 from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.dialects._ops import ops
 from executorch.exir.operator.convert import unwrap_op_overload
 from executorch.exir.passes.insert_write_back_for_buffers_pass import _is_inplace_node
 from executorch.exir.passes.replace_view_copy_with_view_pass import _is_view_copy
+from executorch.exir.tensor import TensorSpec
 from torch.export.exported_program import (
     ExportedProgram,
     ExportGraphSignature,
     InputKind,
     OutputKind,
 )
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 
 
@@ -34,15 +49,20 @@ _RETURNED_KINDS = (
 )
 
 
+def _inplace_root(node: object) -> object:
+    """What in-place operators only have made `node` of."""
+    while isinstance(node, Node) and _is_inplace_node(node):
+        # Every in-place operator of ATen returns its first argument.
+        node = node.args[0] if node.args else None
+    return node
+
+
 def _inplace_lineage(output_arg: object, mutated: Node) -> bool:
     """
     Whether `output_arg` is `mutated` itself, reached through in-place operators
     only, so that nothing is left to be copied.
     """
-    while isinstance(output_arg, Node) and _is_inplace_node(output_arg):
-        # Every in-place operator of ATen returns its first argument.
-        output_arg = output_arg.args[0] if output_arg.args else None
-    return output_arg is mutated
+    return _inplace_root(output_arg) is mutated
 
 
 # These look at the shape of a tensor only, so they may follow a write to it.
@@ -330,16 +350,26 @@ class _StorageAnalysis:
     One walk over a graph that finds the storage of each node and the last uses of
     each storage.
 
-    Passes that run later turn `view_copy` into a view unless it is an output, so
-    it takes `kept_outputs`, the nodes that will still be outputs then.
+    Before `view_copy` becomes a view, which it does unless it is an output, that has
+    to be foreseen: `kept_outputs` are the nodes that will still be outputs then.
+    Where it is None nothing is foreseen, and a `view_copy` is a copy.
+
+    Calls that are `passed_over` will be taken out of the graph: they use nothing.
     """
 
-    def __init__(self, graph_module: GraphModule, kept_outputs: Iterable[object]):
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        kept_outputs: Optional[Iterable[object]],
+        passed_over: Collection[Node] = (),
+    ) -> None:
         self.storages = _Storages()
         self.placeholders: List[Node] = []
         self.positions: Dict[Node, int] = {}
         self._graph_module = graph_module
-        self._kept_outputs: Set[object] = set(kept_outputs)
+        self._foresees_views = kept_outputs is not None
+        self._kept_outputs: Set[object] = set(kept_outputs or ())
+        self._passed_over = passed_over
         self._storages_by_node: Dict[Node, int] = {}
         # Of a result with several tensors, by index, as far as it is taken apart.
         self._elements: Dict[Node, Dict[object, int]] = {}
@@ -369,8 +399,12 @@ class _StorageAnalysis:
             self._storages_by_node[node] = self._attributes[node.target]
         elif node.target is operator.getitem:
             self._visit_getitem(node, position)
-        elif _is_view_copy(node):
-            self._visit_view_copy(node, position)
+        elif node in self._passed_over:
+            self._storages_by_node[node] = self._storages_by_node[node.args[0]]
+        elif node.target is memory.view or (
+            self._foresees_views and _is_view_copy(node)
+        ):
+            self._visit_view(node, position)
         else:
             self._visit_call(node, position)
 
@@ -387,7 +421,7 @@ class _StorageAnalysis:
                 storage = elements[index] = self.storages.new()
         self._storages_by_node[node] = storage
 
-    def _visit_view_copy(self, node: Node, position: int) -> None:
+    def _visit_view(self, node: Node, position: int) -> None:
         viewed = node.args[0]
         base = self._bases.get(viewed, self._storages_by_node[viewed])
         self._bases[node] = base
@@ -561,41 +595,57 @@ def _sums_of_running_maxima(values: Sequence[int]) -> List[int]:
     return sums
 
 
+class _InPlaceAliases:
+    """
+    Which nodes are a mutated placeholder, as far as in-place operators tell.
+
+    That is enough for copies at the end of a graph: nothing comes after them, and
+    what else may alias is asked when they are placed.
+    """
+
+    def __init__(self, write_backs: Sequence[_WriteBack]) -> None:
+        self._storages = {each.mutated: i for i, each in enumerate(write_backs)}
+
+    def storage(self, node: Node) -> int:
+        return self._storages.get(_inplace_root(node), -1)
+
+    def is_whole(self, node: Node, placeholder: Node) -> bool:
+        return _inplace_root(node) is placeholder
+
+
 def _plan_copies(
-    graph_module: GraphModule,
+    aliases: Union[_StorageAnalysis, _InPlaceAliases],
     write_backs: Sequence[_WriteBack],
     returned: Iterable[Node],
-    outputs: Iterable[object],
+    earliest: Sequence[int],
 ) -> List[_Copy]:
     """
-    Decide where the copies go. `returned` are those of the outputs that have to be
-    as they are before any copy.
+    Decide where the copies go.
+
+    Args:
+        returned: Those of the outputs that have to be as they are before any copy.
+        earliest: For each copy, where it may stand if there were no other.
     """
     if not write_backs:
         return []
-    values = {each.output for each in write_backs}
-    analysis = _StorageAnalysis(
-        graph_module,
-        kept_outputs=[o for i, o in enumerate(outputs) if i not in values],
-    )
-    overwritten = [analysis.storage(each.mutated) for each in write_backs]
+    overwritten = [aliases.storage(each.mutated) for each in write_backs]
     saves: Dict[int, Dict[Node, None]] = {storage: {} for storage in overwritten}
     for node in returned:
-        if analysis.storage(node) in saves:
-            saves[analysis.storage(node)][node] = None
+        if aliases.storage(node) in saves:
+            saves[aliases.storage(node)][node] = None
     order = _CopyOrder(
-        earliest=[_earliest_position(each, analysis) for each in write_backs],
+        earliest=earliest,
         overwritten=overwritten,
-        read=[_storage_read(each, analysis, saves) for each in write_backs],
+        read=[_storage_read(each, aliases, saves) for each in write_backs],
         prefer_to_save={
             copy
             for copy, each in enumerate(write_backs)
-            if each.value in saves.get(analysis.storage(each.value), ())
+            if each.value in saves.get(aliases.storage(each.value), ())
         },
     )
     for copy in sorted(order.saved):
         value = write_backs[copy].value
-        saves[analysis.storage(value)][value] = None
+        saves[aliases.storage(value)][value] = None
     return [
         _Copy(
             write_backs[copy],
@@ -618,11 +668,13 @@ def _earliest_position(write_back: _WriteBack, analysis: _StorageAnalysis) -> in
 
 
 def _storage_read(
-    write_back: _WriteBack, analysis: _StorageAnalysis, overwritten: Iterable[int]
+    write_back: _WriteBack,
+    aliases: Union[_StorageAnalysis, _InPlaceAliases],
+    overwritten: Iterable[int],
 ) -> Optional[int]:
     """The storage that this copy reads, if some copy overwrites it."""
-    storage = analysis.storage(write_back.value)
-    if storage not in overwritten or analysis.is_whole(
+    storage = aliases.storage(write_back.value)
+    if storage not in overwritten or aliases.is_whole(
         write_back.value, write_back.mutated
     ):
         return None
@@ -630,51 +682,127 @@ def _storage_read(
 
 
 def _insert_copies(
-    graph: torch.fx.Graph, plan: Sequence[_Copy]
+    nodes: Sequence[Node], plan: Sequence[_Copy]
 ) -> Tuple[Dict[int, Node], Dict[Node, Node]]:
     """
-    Carry out the plan. Returns the copies, by the number of their output, and what
-    was saved, by the node that it was saved from.
+    Carry out the plan on the graph of `nodes`, whose places are those of the plan.
+    Returns the copies, by the number of their output, and what was saved, by the
+    node that it was saved from.
     """
-    nodes = list(graph.nodes)
+    output = nodes[-1]
     # Made in the order of the outputs, so that their names are in that order, too.
     copies: Dict[int, Node] = {}
     for each in sorted((step.write_back for step in plan), key=lambda w: w.output):
-        with graph.inserting_before(nodes[-1]):
-            copies[each.output] = _call_like(
-                each.mutated, torch.ops.aten.copy_.default, (each.mutated, each.value)
-            )
+        with output.graph.inserting_before(output):
+            copies[each.output] = _make_copy(each)
     saved: Dict[Node, Node] = {}
-    last, position = nodes[-1], -1
+    last, position = output, -1
     for step in plan:
         if step.position != position:
             last, position = nodes[step.position], step.position
         for node in step.saves:
-            with graph.inserting_after(last):
-                last = _call_like(node, torch.ops.aten.clone.default, (node,))
-            saved[node] = last
+            with output.graph.inserting_after(last):
+                last = saved[node] = _make_save(node)
         copy = copies[step.write_back.output]
         if step.reads_saved:
             copy.update_arg(1, saved[step.write_back.value])
         last.append(copy)
-        last = copy
+        last = _in_dim_order_of_target(copy)
     return copies, saved
 
 
+# What emission and debugging ask of a node besides its value.
+_DESCRIPTION = (
+    "from_node",
+    "nn_module_stack",
+    "source_fn_stack",
+    "stack_trace",
+    "torch_fn",
+)
+
+
 def _call_like(
-    node: Node, target: torch._ops.OpOverload, args: Tuple[Node, ...]
+    node: Node,
+    target: object,
+    args: Tuple[object, ...],
+    described_by: Node,
+    kwargs: Optional[Dict[str, object]] = None,
 ) -> Node:
     """Call an operator whose result is a tensor like `node`."""
-    call = node.graph.call_function(target, args)
-    if "val" in node.meta:
-        call.meta["val"] = node.meta["val"]
+    call = node.graph.call_function(target, args, kwargs)
+    for key in ("val", "tensor_meta"):
+        if key in node.meta:
+            call.meta[key] = node.meta[key]
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        call.meta.setdefault("tensor_meta", _extract_tensor_metadata(call.meta["val"]))
+    for key in _DESCRIPTION:
+        if key in described_by.meta:
+            call.meta[key] = described_by.meta[key]
     return call
 
 
-def _mutable_placeholders(ep: ExportedProgram) -> Dict[Tuple[OutputKind, str], Node]:
+def _make_copy(write_back: _WriteBack) -> Node:
+    mutated, value = write_back.mutated, write_back.value
+    copy = _call_like(mutated, torch.ops.aten.copy_.default, (mutated, value), value)
+    if "spec" in mutated.meta:
+        copy.meta["spec"] = mutated.meta["spec"]
+    return copy
+
+
+def _make_save(node: Node) -> Node:
+    save = _call_like(node, torch.ops.aten.clone.default, (node,), node)
+    if isinstance(node.meta.get("spec"), TensorSpec):
+        save.meta["spec"] = _fresh_spec(node.meta["spec"])
+    return save
+
+
+def _fresh_spec(spec: TensorSpec) -> TensorSpec:
+    """The spec of a tensor like the one of `spec`, in memory of its own."""
+    fresh = TensorSpec(spec.dtype, spec.shape, spec.layout, spec.is_sparse)
+    fresh.stride = spec.stride
+    fresh.dim_order = spec.dim_order
+    fresh.shape_dynamism = spec.shape_dynamism
+    for name in ("device", "device_index"):
+        if hasattr(spec, name):
+            setattr(fresh, name, getattr(spec, name))
+    return fresh
+
+
+def _dim_order(node: Node) -> Optional[List[int]]:
+    spec = node.meta.get("spec")
+    if isinstance(spec, TensorSpec):
+        return [int(dim) for dim in spec.dim_order]
+    return None
+
+
+def _in_dim_order_of_target(copy: Node) -> Node:
+    """
+    Let a copy read its value in the dim order of what it overwrites: the runtime's
+    kernel takes no other. Returns the copy.
+    """
+    mutated, value = copy.args
+    wanted = _dim_order(mutated)
+    if wanted is None or _dim_order(value) in (None, wanted):
+        return copy
+    with copy.graph.inserting_before(copy):
+        reordered = _call_like(
+            mutated,
+            ops.edge.dim_order_ops._to_dim_order_copy.default,
+            (value,),
+            described_by=value,
+            kwargs={"dtype": mutated.meta["spec"].dtype, "dim_order": wanted},
+        )
+    reordered.meta["spec"] = _fresh_spec(mutated.meta["spec"])
+    copy.update_arg(1, reordered)
+    return copy
+
+
+def _mutable_placeholders(
+    graph: Graph, signature: ExportGraphSignature
+) -> Dict[Tuple[OutputKind, str], Node]:
     """The placeholders that an output may write back to, by its kind and target."""
-    placeholders = ep.graph.find_nodes(op="placeholder")
-    specs = ep.graph_signature.input_specs
+    placeholders = graph.find_nodes(op="placeholder")
+    specs = signature.input_specs
     if len(placeholders) != len(specs):
         raise ValueError(
             f"The signature has {len(specs)} inputs but the graph has "
@@ -691,20 +819,51 @@ def _mutable_placeholders(ep: ExportedProgram) -> Dict[Tuple[OutputKind, str], N
     return mutable
 
 
+def _mutated_placeholders(
+    graph: Graph, signature: ExportGraphSignature
+) -> List[Optional[Node]]:
+    """For each output, the placeholder that it is what becomes of, if any."""
+    mutable = _mutable_placeholders(graph, signature)
+    return [mutable.get((spec.kind, spec.target)) for spec in signature.output_specs]
+
+
 def _find_write_backs(
-    ep: ExportedProgram, outputs: Sequence[object]
+    mutated: Sequence[Optional[Node]], outputs: Sequence[object]
 ) -> List[_WriteBack]:
     """The mutations of the signature that no in-place operator has done already."""
-    mutable = _mutable_placeholders(ep)
-    mutated = [
-        mutable.get((spec.kind, spec.target))
-        for spec in ep.graph_signature.output_specs
-    ]
     return [
         _WriteBack(index, placeholder, output)
         for index, (placeholder, output) in enumerate(zip(mutated, outputs))
         if placeholder is not None and not _inplace_lineage(output, placeholder)
     ]
+
+
+def _returned_nodes(
+    signature: ExportGraphSignature, outputs: Sequence[object]
+) -> List[bool]:
+    """For each output, whether the caller is given it as a value of its own."""
+    return [
+        spec.kind in _RETURNED_KINDS and isinstance(output, Node)
+        for spec, output in zip(signature.output_specs, outputs)
+    ]
+
+
+def _set_outputs(
+    graph: Graph, signature: ExportGraphSignature, outputs: Sequence[object]
+) -> None:
+    """Let the graph return `outputs`, and the signature and the specs say so."""
+    node = graph.output_node()
+    if "spec" in node.meta:
+        before = pytree.tree_leaves(node.args)
+        specs = list(node.meta["spec"])
+        for index, (old, new) in enumerate(zip(before, outputs)):
+            if old is not new and isinstance(new, Node):
+                specs[index] = new.meta["spec"]
+        node.meta["spec"] = type(node.meta["spec"])(specs)
+    node.args = (tuple(outputs),)
+    for spec, output in zip(signature.output_specs, outputs):
+        if isinstance(output, Node):
+            spec.arg.name = output.name
 
 
 def insert_write_back_for_buffers_pass(
@@ -714,36 +873,33 @@ def insert_write_back_for_buffers_pass(
     Insert a `copy_` for each buffer and user input that the signature says is
     mutated, unless in-place operators have done it already.
 
-    A copy stands at the first place in the graph where no run can tell it from one
-    at the end, so that the value it copies needn't live any longer.
+    The copies stand at the end of the graph, where no pass that runs later can move
+    a read past them, in an order in which none overwrites what another reads.
+    `place_write_backs` moves them to where they may stand, when nothing rewrites
+    the graph any more.
     """
-    graph = ep.graph
+    graph, signature = ep.graph, ep.graph_signature
     # What is never used must not hold a copy up.
     graph.eliminate_dead_code()
-    specs = ep.graph_signature.output_specs
     outputs = pytree.tree_leaves(graph.output_node().args)
-    is_returned = [
-        spec.kind in _RETURNED_KINDS and isinstance(output, Node)
-        for spec, output in zip(specs, outputs)
-    ]
-    plan = _plan_copies(
-        ep.graph_module,
-        _find_write_backs(ep, outputs),
-        returned=itertools.compress(outputs, is_returned),
-        outputs=outputs,
-    )
-    copies, saved = _insert_copies(graph, plan)
-    for index, (spec, output) in enumerate(zip(specs, outputs)):
-        if index in copies:
-            outputs[index] = copies[index]
-        elif is_returned[index]:
-            outputs[index] = saved.get(output, output)
-        if isinstance(output, Node):
-            spec.arg.name = outputs[index].name
-    graph.output_node().args = (tuple(outputs),)
+    is_returned = _returned_nodes(signature, outputs)
+    write_backs = _find_write_backs(_mutated_placeholders(graph, signature), outputs)
+    if write_backs:
+        nodes = list(graph.nodes)
+        plan = _plan_copies(
+            _InPlaceAliases(write_backs),
+            write_backs,
+            returned=itertools.compress(outputs, is_returned),
+            earliest=[len(nodes) - 2] * len(write_backs),
+        )
+        copies, saved = _insert_copies(nodes, plan)
+        outputs = [
+            copies.get(index, saved.get(output, output) if returned else output)
+            for index, (output, returned) in enumerate(zip(outputs, is_returned))
+        ]
+    _set_outputs(graph, signature, outputs)
     graph.lint()
     ep.graph_module.recompile()
-    signature = ExportGraphSignature(
-        input_specs=ep.graph_signature.input_specs, output_specs=specs
+    return ep.graph_module, ExportGraphSignature(
+        input_specs=signature.input_specs, output_specs=signature.output_specs
     )
-    return ep.graph_module, signature

@@ -3,3 +3,6 @@
 # LICENSE file in the root directory of this source tree.
 
 from executorch.exir.passes.memory_planning_pass import begin_program  # noqa: F401
+from executorch.exir.passes.place_write_backs_pass import (  # noqa: F401
+    with_write_backs_placed,
+)

@@ -3,15 +3,21 @@
 # LICENSE file in the root directory of this source tree.
 
 import unittest
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge, to_edge_transform_and_lower
+from executorch.exir import (
+    edge_to_executorch_passes,
+    ExecutorchBackendConfig,
+    to_edge,
+    to_edge_transform_and_lower,
+)
 from executorch.exir.dialects._ops import ops
 from executorch.exir.passes.insert_write_back_for_buffers_pass import (
     insert_write_back_for_buffers_pass,
 )
+from executorch.exir.passes.place_write_backs_pass import with_write_backs_placed
 from executorch.exir.passes.reinplace import reinplace_pass
 from expecttest import assert_expected_inline
 from torch.export import export, ExportedProgram
@@ -51,11 +57,24 @@ def to_stateful_edge(
     return to_edge(export_stateful(buffers, function, *inputs)).exported_program()
 
 
-def print_write_backs(ep: ExportedProgram) -> str:
-    """Insert the write-backs, and print each node as name, operator and arguments."""
+def place_all_write_backs(
+    ep: ExportedProgram, config: Optional[ExecutorchBackendConfig] = None
+) -> torch.fx.GraphModule:
+    """The graph in which it is decided where the buffers are written."""
+    config = config or ExecutorchBackendConfig()
     gm, _ = insert_write_back_for_buffers_pass(ep)
+    passes = edge_to_executorch_passes(config)
+    for each in with_write_backs_placed(passes, ep, config)[:-1]:
+        gm = each(gm).graph_module
+    return gm
+
+
+def print_write_backs(
+    ep: ExportedProgram, config: Optional[ExecutorchBackendConfig] = None
+) -> str:
+    """Place the write-backs, and print each node as name, operator and arguments."""
     lines = []
-    for node in gm.graph.nodes:
+    for node in place_all_write_backs(ep, config).graph.nodes:
         name = getattr(node.target, "__name__", str(node.target))
         if node.op == "placeholder":
             lines.append(node.name)
@@ -225,7 +244,7 @@ return (copy__default, aten_cos_default)""",
 b_a
 inputs_0
 aten_exp_default = aten.exp.default(inputs_0,)
-aten_view_copy_default = aten.view_copy.default(b_a, [2, 2])
+aten_view_copy_default = view(b_a, [2, 2])
 aten_cos_default = aten.cos.default(aten_view_copy_default,)
 copy__default = copy_.default(b_a, aten_exp_default)
 aten_sin_default = aten.sin.default(inputs_0,)
@@ -247,8 +266,7 @@ return (copy__default, aten_cos_default, aten_sin_default)""",
 b_a
 inputs_0
 aten_exp_default = aten.exp.default(inputs_0,)
-aten_view_copy_default = aten.view_copy.default(b_a, [2, 2])
-aten_view_copy_default_1 = aten.view_copy.default(aten_view_copy_default, [1, 4])
+aten_view_copy_default_1 = view(b_a, [1, 4])
 aten_cos_default = aten.cos.default(aten_view_copy_default_1,)
 copy__default = copy_.default(b_a, aten_exp_default)
 aten_sin_default = aten.sin.default(inputs_0,)
@@ -315,11 +333,11 @@ b_a
 b_b
 b_c
 inputs_0
-dim_order_ops__clone_dim_order_default = dim_order_ops._clone_dim_order.default(b_a,)
+clone_default = clone.default(b_c,)
+copy__default_2 = copy_.default(b_c, b_a)
 copy__default = copy_.default(b_a, b_b)
 aten_add_tensor = aten.add.Tensor(b_b, inputs_0)
-copy__default_1 = copy_.default(b_b, b_c)
-copy__default_2 = copy_.default(b_c, dim_order_ops__clone_dim_order_default)
+copy__default_1 = copy_.default(b_b, clone_default)
 return (copy__default, copy__default_1, copy__default_2, aten_add_tensor)""",
         )
 
@@ -447,13 +465,13 @@ b_a
 inputs_0
 aten_cumsum_default = aten.cumsum.default(b_a, 0)
 executorch_call_delegate = executorch_call_delegate(lowered_module_0, aten_cumsum_default, inputs_0)
-getitem_2 = getitem(executorch_call_delegate, 0)
-aten_cumsum_default_1 = aten.cumsum.default(getitem_2, 0)
+getitem = getitem(executorch_call_delegate, 0)
+aten_cumsum_default_1 = aten.cumsum.default(getitem, 0)
 executorch_call_delegate_1 = executorch_call_delegate(lowered_module_1, inputs_0, aten_cumsum_default_1)
-getitem = getitem(executorch_call_delegate_1, 0)
-copy__default = copy_.default(b_a, getitem)
-getitem_1 = getitem(executorch_call_delegate_1, 1)
-return (copy__default, getitem_1)""",
+getitem_1 = getitem(executorch_call_delegate_1, 0)
+copy__default = copy_.default(b_a, getitem_1)
+getitem_2 = getitem(executorch_call_delegate_1, 1)
+return (copy__default, getitem_2)""",
         )
 
     def test_write_back_mutated_user_input(self) -> None:
@@ -521,8 +539,8 @@ b_a
 b_b
 inputs_0
 aten_exp_default = aten.exp.default(inputs_0,)
-accumulate_default_1 = accumulate.default(b_a, b_b)
-accumulate_default = accumulate.default(aten_exp_default, inputs_0)
+accumulate = accumulate.default(b_a, b_b)
+accumulate_1 = accumulate.default(aten_exp_default, inputs_0)
 copy__default = copy_.default(b_b, aten_exp_default)
 aten_sin_default = aten.sin.default(inputs_0,)
 return (b_a, copy__default, aten_sin_default)""",
