@@ -42,6 +42,7 @@ from executorch.exir.passes.insert_write_back_for_buffers_pass import (
 from executorch.exir.passes.match_dim_orders import match_dim_orders
 from executorch.exir.passes.reinplace import DEFAULT_INPLACEABLE_OPS, reinplace_pass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass
+from executorch.exir.passes.write_state_in_place import write_state_in_place
 from torch.export.exported_program import (
     ExportedProgram,
     ExportGraphSignature,
@@ -238,10 +239,28 @@ def _take_out(
     return outputs
 
 
+def _mutated_buffers(
+    signature: ExportGraphSignature, mutated: Sequence[Optional[Node]]
+) -> Set[Node]:
+    return {
+        placeholder
+        for spec, placeholder in zip(signature.output_specs, mutated)
+        if placeholder is not None and spec.kind == OutputKind.BUFFER_MUTATION
+    }
+
+
+def _plans_mutable_buffers(config: ExecutorchBackendConfig) -> bool:
+    """Whether memory is planned for mutable buffers in all methods."""
+    planned_by = config.memory_planning_pass
+    passes = planned_by.values() if isinstance(planned_by, dict) else [planned_by]
+    return all(getattr(each, "alloc_mutable_buffers", False) for each in passes)
+
+
 def place_write_backs(
     graph_module: GraphModule,
     signature: ExportGraphSignature,
     ops_to_inplace: FrozenSet[object] = frozenset(),
+    writes_in_place: bool = False,
 ) -> PassResult:
     """
     Put each write-back at the first place in the graph where no run can tell it from
@@ -251,6 +270,8 @@ def place_write_backs(
         graph_module: As it will be planned, but for out variants.
         signature: Of the program. Its outputs are named as they are then.
         ops_to_inplace: Operators for `reinplace_pass`; with none it doesn't run.
+        writes_in_place: Let new contents of buffers be made in them where that is
+            right, without a copy. Memory has to be planned for mutable buffers.
 
     Raises:
         ValueError: A pass has changed the number of inputs or outputs, or what
@@ -276,12 +297,16 @@ def place_write_backs(
         nodes = list(graph.nodes)
     is_returned = _returned_nodes(signature, outputs)
     write_backs = _find_write_backs(mutated, outputs)
+    returned = list(itertools.compress(outputs, is_returned))
     plan = _plan_copies(
         analysis,
         write_backs,
-        returned=itertools.compress(outputs, is_returned),
+        returned,
         earliest=[_earliest_position(each, analysis) for each in write_backs],
     )
+    if writes_in_place:
+        buffers = _mutated_buffers(signature, mutated)
+        plan = write_state_in_place(analysis, plan, returned, buffers)
     copies, saved = _insert_copies(nodes, plan)
     outputs = [
         copies.get(index, saved.get(output, output) if returned else output)
@@ -313,6 +338,12 @@ def with_write_backs_placed(
             placed.append(partial(_follow_renamed_inputs, signature=signature))
         placed.append(each)
     placed.append(
-        partial(place_write_backs, signature=signature, ops_to_inplace=ops_to_inplace)
+        partial(
+            place_write_backs,
+            signature=signature,
+            ops_to_inplace=ops_to_inplace,
+            writes_in_place=getattr(config, "write_state_in_place", False)
+            and _plans_mutable_buffers(config),
+        )
     )
     return [*placed, passes[-1]]

@@ -6,11 +6,14 @@ from typing import Iterable, List, Set
 
 import torch
 from executorch.exir.operator.convert import unwrap_op_overload
+from executorch.exir.passes.alias_tolerant_kernels import takes_in_place
 from executorch.exir.passes.insert_write_back_for_buffers_pass import _StorageAnalysis
 from executorch.exir.passes.reinplace import _is_inplace_shape_dtype_compatible
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_arg
+
+aten = torch.ops.aten
 
 
 class _LaterUses:
@@ -58,6 +61,18 @@ def _is_pointwise(call: Node) -> bool:
         return False
 
 
+def _has_kernel_in_place(call: Node) -> bool:
+    """Whether the runtime's in-place kernel, if it has one, takes this call."""
+    if any("val" not in node.meta for node in call.all_input_nodes):
+        return True
+    try:
+        is_index_put = unwrap_op_overload(call.target) is aten.index_put.default
+    except TypeError:
+        return True
+    # Where indices may be negative, the program says by asking that they aren't.
+    return not is_index_put or takes_in_place(call, trusts_indices=True) is None
+
+
 def _is_safe_to_reinplace(
     written: Node,
     call: Node,
@@ -68,7 +83,7 @@ def _is_safe_to_reinplace(
     """Whether `call` may write its result into its argument `written`."""
     if written in inputs and written not in mutable_inputs:
         return False
-    if later_uses.forbid(call, written):
+    if later_uses.forbid(call, written) or not _has_kernel_in_place(call):
         return False
     # The argument's memory has to be of the result's shape and dtype.
     return _is_inplace_shape_dtype_compatible(written, call)
