@@ -53,10 +53,10 @@ bench: setup ## measure against stock; writes benchmarks/RESULTS.md
 
 fuzz: setup ## random programs against their own meaning (N=20000), then N/4 that share buffers
 	$(PY) -m tests.fuzz $(N)
-	$(PY) -m tests.fuzz_shared $$(($(N) / 4))
+	$(PY) -m tests.fuzz.shared $$(($(N) / 4))
 
 upstream-tests: setup ## upstream's own test files, stock beside patched
-	$(PY) -m tests.upstream_suites --stock $(STOCK)
+	$(PY) -m tests.support.upstream_suites --stock $(STOCK)
 
 matrix: setup ## wheel, tests and upstream's core suites for every release
 	$(PY) -m tools matrix

@@ -18,8 +18,14 @@ from tools.wheel import build
 # What is run, by the column's name; `{stock}` stands for the untouched release.
 SUITES = {
     "exir/tests": ("-m", "pytest", "-q", "exir/tests"),
-    "cases": ("-m", "pytest", "-q", "tests/test_cases.py", "tests/test_shared_buffers.py"),
-    "upstream core": ("-m", "tests.upstream_suites", "--core", "--stock", "{stock}"),
+    "cases": (
+        "-m",
+        "pytest",
+        "-q",
+        "tests/passes/test_cases.py",
+        "tests/passes/test_shared_buffers.py",
+    ),
+    "upstream core": ("-m", "tests.support.upstream_suites", "--core", "--stock", "{stock}"),
 }
 
 

@@ -12,9 +12,9 @@ from executorch.exir import EdgeProgramManager
 from torch import nn
 from torch.export import ExportedProgram
 
-from tests import harness
 from tests.fuzz.program import Program
-from tests.harness import Result
+from tests.support import harness
+from tests.support.harness import Result
 
 _EDGE = {"_check_ir_validity": False}
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from tests.fuzz.check import Outcome, Verdict, check
 from tests.fuzz.program import Program
-from tests.harness import quick_decompositions
+from tests.support.harness import quick_decompositions
 
 SECONDS = 300.0  # for one program; a usual one takes less than one
 

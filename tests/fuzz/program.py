@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.harness import Call
+from tests.support.harness import Call
 
 CALLS = 3
 INDEX = "k"  # the input that holds the rows 0 and 1 in some order, for index_put and the like

@@ -104,7 +104,7 @@ def module_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for `Module`."""
     source = tmp_path_factory.mktemp("module")
     shutil.copy(EXAMPLE / "CMakeLists.txt", source)
-    shutil.copy(ROOT / "tests" / "module_tokens.cpp", source / "main.cpp")
+    shutil.copy(ROOT / "tests" / "support" / "module_tokens.cpp", source / "main.cpp")
     build = _readme_block("sh").partition(".venv/bin/python examples")[0]
     build = build.replace("examples/shared_arenas", str(source))
     _shell(build.replace("build/shared_arenas", f"{source}/build"))

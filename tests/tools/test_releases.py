@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trees import patched_tree
+from tests.support.trees import patched_tree
 from tools import series, versions
 from tools.errors import Conflicts
 from tools.paths import ROOT

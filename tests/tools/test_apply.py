@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_tree import MODULE, OVERLAY, PATCH, PATCHED, UPSTREAM, make_series, make_tree
+from tests.support.small_tree import (
+    MODULE,
+    OVERLAY,
+    PATCH,
+    PATCHED,
+    UPSTREAM,
+    make_series,
+    make_tree,
+)
 from tools import tree
 from tools.errors import Conflicts, UserError
 from tools.paths import ROOT

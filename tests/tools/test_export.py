@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series, make_tree
+from tests.support.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series, make_tree
 from tools import export, render, series, source, upstream, versions
 from tools.errors import UserError
 from tools.formatting import formatted

@@ -30,9 +30,9 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from tests.cases import SHARED_BUFFER, WRITE_BACK
-from tests.harness import export_methods, lower
-from tests.plan_checker import peak_live_bytes
+from tests.support.cases import SHARED_BUFFER, WRITE_BACK
+from tests.support.harness import export_methods, lower
+from tests.support.plan_checker import peak_live_bytes
 from tools import plan as plan_command
 from tools.__main__ import main
 from tools.errors import UserError

@@ -16,7 +16,7 @@ from benchmarks.models import MODELS
 from benchmarks.results import Row, models_section
 from benchmarks.worker import differences, mutable_bytes
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(executorch.exir.__file__).parents[2]
 
 

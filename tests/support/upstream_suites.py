@@ -1,6 +1,6 @@
 """Run the test files that ship in ExecuTorch's wheel on stock and on patched, side by side.
 
-    python -m tests.upstream_suites [--core] [--stock DIR] [--patched DIR]
+    python -m tests.support.upstream_suites [--core] [--stock DIR] [--patched DIR]
 
 No test that passes on stock may fail on patched. What fails on stock (a missing extra, say) is
 listed by the run itself. Exit codes: 0 if nothing is lost, 1 if something is, 2 for bad input.
@@ -166,7 +166,9 @@ def compare(stock: Path, patched: Path, suites: Iterable[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.upstream_suites", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.upstream_suites", description=__doc__
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--core", action="store_true", help="just the files closest to the passes")
     parser.add_argument("--stock", type=Path, help="tree of the untouched release")

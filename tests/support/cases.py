@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.harness import Inputs
+from tests.support.harness import Inputs
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from executorch.exir import ExecutorchProgramManager
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from tests import harness
 from tests.fuzz.generate import programs
 from tests.fuzz.program import Program
-from tests.plan_checker import check_plan, report
+from tests.support import harness
+from tests.support.plan_checker import check_plan, report
 
 
 @dataclass(frozen=True)

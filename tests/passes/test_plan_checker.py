@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.export.graph_signature import ExportGraphSignature
 from torch.utils import _pytree as pytree
 
-from tests import harness
-from tests.cases import SHARED_BUFFER, WRITE_BACK
-from tests.plan_checker import (
+from tests.support import harness
+from tests.support.cases import SHARED_BUFFER, WRITE_BACK
+from tests.support.plan_checker import (
     Finding,
     Method,
     Misaligned,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import upstream_suites
-from tests.upstream_suites import Outcome
+from tests.support import upstream_suites
+from tests.support.upstream_suites import Outcome
 from tools import upstream, versions
 
 REPORT = """\

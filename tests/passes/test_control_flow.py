@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests import harness
-from tests.cases import Stateful
-from tests.harness import Call
+from tests.support import harness
+from tests.support.cases import Stateful
+from tests.support.harness import Call
 
 
 def _smooth(a: Tensor) -> Tensor:

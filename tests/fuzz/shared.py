@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the executorch-mutbuf authors.
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
-"""Run N random programs that share buffers, on all cores: `python -m tests.fuzz_shared N`.
+"""Run N random programs that share buffers, on all cores: `python -m tests.fuzz.shared N`.
 
 Stops at the first program that goes wrong, with its shortest form. The methods to pick from are
 more than the tests take, and other ones for another seed. Exit codes: 0 all right, 1 a finding.
@@ -21,8 +21,8 @@ import hypothesis
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.harness import quick_decompositions
-from tests.shared_machine import OPTIONS, SharedBuffers
+from tests.support.harness import quick_decompositions
+from tests.support.shared_machine import OPTIONS, SharedBuffers
 
 ROUND = 100
 
@@ -44,7 +44,7 @@ def _run_round(seed: str, programs: int) -> tuple[int, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz_shared", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.shared", description=__doc__)
     parser.add_argument("programs", type=int, help="how many programs to run")
     parser.add_argument("--seed", type=int, default=0, help="other programs for another seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="default: all cores")

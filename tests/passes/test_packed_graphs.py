@@ -11,7 +11,7 @@ import torch
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, apply_algo, best_fit
 from executorch.exir.tensor import TensorSpec
 
-from tests.plan_checker import Overlap, check_plan, report
+from tests.support.plan_checker import Overlap, check_plan, report
 
 SIZES = (0, 1, 16, 40, 64, 100, 256)
 

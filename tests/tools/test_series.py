@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_tree import PATCH, make_series
+from tests.support.small_tree import PATCH, make_series
 from tools import series
 from tools.errors import UserError
 

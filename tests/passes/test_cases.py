@@ -5,8 +5,8 @@
 
 import pytest
 
-from tests import harness
-from tests.cases import SHARED_BUFFER, WRITE_BACK
+from tests.support import harness
+from tests.support.cases import SHARED_BUFFER, WRITE_BACK
 
 
 @pytest.mark.parametrize("name", WRITE_BACK)

@@ -26,9 +26,9 @@ from executorch.exir.tensor import TensorSpec
 from torch import Tensor, nn
 from torch.export import export
 
-from tests import harness, plan_checker
-from tests.cases import SHARED_BUFFER
-from tests.trees import patched_tree
+from tests.support import harness, plan_checker
+from tests.support.cases import SHARED_BUFFER
+from tests.support.trees import patched_tree
 from tools import series
 from tools.paths import ROOT
 
@@ -158,8 +158,8 @@ def test_padding_behind_delegates() -> None:
 LOWER_ALL = """
 import hashlib, warnings
 import torch
-from tests import harness
-from tests.cases import SHARED_BUFFER
+from tests.support import harness
+from tests.support.cases import SHARED_BUFFER
 from executorch.exir.passes import MemoryPlanningPass
 
 class Pooled(MemoryPlanningPass):

@@ -20,7 +20,7 @@ from demo import sharing
 from demo.sharing import GENERATED, VOCABULARY, run_sharing
 from demo.table import render, verdict
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(executorch.exir.__file__).parents[2]
 """The directory of the ExecuTorch that these tests import."""
 

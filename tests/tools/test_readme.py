@@ -26,13 +26,13 @@ RUN_ELSEWHERE = {
     "make test": ".ci/run",
     "make lint": ".ci/run",
     ".venv/bin/python -m pytest exir/tests": "Makefile",  # make test
-    "pip wheel . --no-deps -w dist": "tests/test_wheel.py",
-    "EXECUTORCH_VERSION=1.4.1 pip wheel . --no-deps -w dist": "tests/test_wheel.py",
-    ".venv/bin/python -m tools wheel --all": "tests/test_distribute.py",
-    "make demo": "tests/test_demo.py",
-    "make bench": "tests/test_benchmarks.py",
-    "make fuzz N=20000": "tests/test_fuzz.py",
-    "make upstream-tests": "tests/test_upstream_suites.py",
+    "pip wheel . --no-deps -w dist": "tests/tools/test_wheel.py",
+    "EXECUTORCH_VERSION=1.4.1 pip wheel . --no-deps -w dist": "tests/tools/test_wheel.py",
+    ".venv/bin/python -m tools wheel --all": "tests/tools/test_distribute.py",
+    "make demo": "tests/tools/test_demo.py",
+    "make bench": "tests/tools/test_benchmarks.py",
+    "make fuzz N=20000": "tests/fuzz/test_fuzz.py",
+    "make upstream-tests": "tests/tools/test_upstream_suites.py",
     "make matrix": "tools/matrix.py",
 }
 

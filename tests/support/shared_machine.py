@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from torch import Tensor
 
-from tests.shared_programs import PEEK, Program, lower, programs
+from tests.support.shared_programs import PEEK, Program, lower, programs
 
 CALLS = 20
 OPTIONS = settings(

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests import harness
-from tests.plan_checker import check_plan, report
+from tests.support import harness
+from tests.support.plan_checker import check_plan, report
 
 
 class UsedLater(nn.Module):

@@ -3,7 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 """Random programs that share buffers, called in random order, against the eager modules.
 
-`python -m tests.fuzz_shared N` runs as many programs as one has time for.
+`python -m tests.fuzz.shared N` runs as many programs as one has time for.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.harness import quick_decompositions
-from tests.shared_machine import OPTIONS, SharedBuffers
+from tests.support.harness import quick_decompositions
+from tests.support.shared_machine import OPTIONS, SharedBuffers
 
 PROGRAMS = 200
 
