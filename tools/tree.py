@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.errors import UserError
@@ -56,20 +56,25 @@ def apply(series: Series, tree: Path) -> list[str]:
     return sorted(changed)
 
 
-def replace_files(contents: dict[Path, bytes]) -> None:
-    """Write all of the files or none: first beside, then rename, and back on a failure."""
-    beside = {path: path.with_name(f".{path.name}.mutbuf-new") for path in contents}
+def replace_files(contents: Mapping[Path, bytes | None]) -> None:
+    """Write all of the files or none: first beside, then rename, and back on a failure.
+
+    A file whose content is None is removed.
+    """
+    new = {path: content for path, content in contents.items() if content is not None}
+    beside = {path: path.with_name(f".{path.name}.mutbuf-new") for path in new}
     kept = {path: path.with_name(f".{path.name}.mutbuf-old") for path in contents}
     moved: list[Path] = []
     try:
-        for path, content in contents.items():
+        for path, content in new.items():
             _write_beside(path, beside[path], content)
         with _signals_held():
             for path in contents:
                 if path.exists():
                     os.replace(path, kept[path])
                 moved.append(path)
-                os.replace(beside[path], path)
+                if path in beside:
+                    os.replace(beside[path], path)
     except BaseException as error:
         for path in moved:
             if kept[path].exists():
