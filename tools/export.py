@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tools import upstream
 from tools.errors import UserError
-from tools.formatting import formatted
 from tools.newlines import decoded
 from tools.paths import ROOT
 from tools.render import Read, steps
@@ -121,7 +120,7 @@ def commit(series: Series, base: Base, repository: Path) -> list[str]:
     names = []
     for step in rendered:
         for path, text in step.after.items():
-            _write(repository / (base.prefix + path), formatted(path, text))
+            _write(repository / (base.prefix + path), text)
         _commit(repository, message(step.patch))
         names.append(_git(repository, "rev-parse", "HEAD").strip())
     return names

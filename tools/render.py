@@ -7,12 +7,13 @@ the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tools import source as python
 from tools.errors import Conflict, Conflicts, UserError
-from tools.formatting import formatted
+from tools.formatting import Formatter, formatted, untidy
 from tools.series import FilePatch, Patch, Series
 from tools.splice import Misfit, Misfits, apply_file_patch, qualified_names, rewrite
 
@@ -22,10 +23,10 @@ Read = Callable[[str], "str | None"]
 
 @dataclass(frozen=True)
 class Step:
-    """What one patch makes of the files it touches."""
+    """What one patch makes of the files it touches, formatted."""
 
     patch: Patch
-    before: dict[str, str | None]
+    before: dict[str, str | None]  # None where the patch makes the file
     after: dict[str, str]
 
 
@@ -70,22 +71,25 @@ def steps(series: Series, read: Read) -> list[Step]:
 
     Raises Conflicts with all of them, so that a person sees the whole of the work.
     """
-    texts: dict[str, str | None] = {path: read(path) for path in series.paths}
-    conflicts = _unformatted(series, texts)
+    upstream = {path: read(path) for path in series.paths}
+    texts, formatters = dict(upstream), _formatters(upstream)
+    finished = dict(upstream)
+    conflicts: list[Conflict] = []
     result: list[Step] = []
     for patch in series.patches:
-        before, after = {}, {}
+        before = {file.path: finished[file.path] for file in patch.files}
         for file in patch.files:
-            before[file.path] = texts[file.path]
             try:
-                texts[file.path] = _patched(series, file, texts[file.path])
+                text = texts[file.path] = _patched(series, file, texts[file.path])
             except Misfits as misfits:
                 conflicts += [
                     Conflict(patch.name, file.path, each.rule, each.wanted, each.found)
                     for each in misfits.all
                 ]
-            after[file.path] = texts[file.path] or ""
-        result.append(Step(patch, before, after))
+            else:
+                finished[file.path] = formatters[file.path](text)
+        result.append(Step(patch, before, {path: finished[path] or "" for path in before}))
+    conflicts += _untidy(upstream, texts)
     if conflicts:
         raise Conflicts(conflicts)
     return result
@@ -96,17 +100,25 @@ def render(series: Series, read: Read) -> dict[str, str]:
     final: dict[str, str] = {}
     for step in steps(series, read):
         final.update(step.after)
-    return {path: formatted(path, text) for path, text in sorted(final.items())}
+    return dict(sorted(final.items()))
 
 
-def _unformatted(series: Series, texts: dict[str, str | None]) -> list[Conflict]:
-    """Files that formatting would change beyond what the series changes in them."""
-    return [
-        Conflict("the series", path, "format", "a file that upstream's formatter leaves alone",
-                 "one that it changes")
+def _formatters(texts: Mapping[str, str | None]) -> dict[str, Callable[[str], str]]:
+    """How to format each file: where upstream has it, what is upstream's stays as it is."""
+    return {
+        path: partial(formatted, path) if text is None else Formatter(path, text).formatted
         for path, text in texts.items()
-        if text is not None and formatted(path, text) != text
-    ]  # fmt: skip
+    }
+
+
+def _untidy(upstream: Mapping[str, str | None], texts: Mapping[str, str | None]) -> list[Conflict]:
+    """Files in which formatting changes more of upstream's text than the series does."""
+    wanted = "upstream's formatter to leave alone what the series changes"
+    return [
+        Conflict("the series", path, "format", wanted, "upstream's text isn't formatted there")
+        for path, text in upstream.items()
+        if text is not None and untidy(path, text, texts[path] or "")
+    ]
 
 
 def _patched(series: Series, file: FilePatch, upstream: str | None) -> str:

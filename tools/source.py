@@ -90,7 +90,7 @@ def _definitions_among(nodes: list[SgNode], source: str) -> tuple[Definition, ..
 
 
 def _definition(node: SgNode, name: str, comment: SgNode, source: str) -> Definition:
-    body = _class_body(node)
+    body = class_body(node)
     return Definition(
         name=name,
         comment=_line_start(source, comment.range().start.index),
@@ -117,11 +117,11 @@ def _defined_name(node: SgNode) -> str | None:
     return None
 
 
-def _class_body(node: SgNode) -> list[SgNode]:
+def class_body(node: SgNode) -> list[SgNode]:
     """The statements and comments of a class; nothing for what isn't a class."""
     if node.kind() == "decorated_definition":
         inner = node.field("definition")
-        return [] if inner is None else _class_body(inner)
+        return [] if inner is None else class_body(inner)
     body = node.field("body") if node.kind() == "class_definition" else None
     if body is None:
         return []
@@ -168,19 +168,19 @@ def imports(source: str) -> tuple[Import, ...]:
     return tuple(found)
 
 
-_IMPORT_KINDS = ("import_statement", "import_from_statement", "future_import_statement")
+IMPORT_KINDS = ("import_statement", "import_from_statement", "future_import_statement")
 
 
 def import_statements(source: str) -> list[SgNode]:
     """The import statements of the module's own level."""
-    return [node for node in parse(source).children() if node.kind() in _IMPORT_KINDS]
+    return [node for node in parse(source).children() if node.kind() in IMPORT_KINDS]
 
 
 def end_of_first_imports(source: str) -> int:
     """Where the module's first block of imports ends, or else its header and docstring."""
     end, inside = 0, False
     for node in parse(source).children():
-        if node.kind() in _IMPORT_KINDS:
+        if node.kind() in IMPORT_KINDS:
             inside = True
             end = next_line(source, node.range().end.index)
         elif node.kind() == "comment" or _is_docstring(node):

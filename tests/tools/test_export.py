@@ -14,7 +14,6 @@ import pytest
 from tests.support.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series, make_tree
 from tools import export, render, series, source, upstream, versions
 from tools.errors import UserError
-from tools.formatting import formatted
 from tools.paths import ROOT
 from tools.series import FilePatch
 from tools.tree import reader
@@ -89,8 +88,7 @@ def test_every_step_passes_upstream_s_linters(tmp_path: Path) -> None:
     base = export.base_of(versions.DEFAULT)
     for step in render.steps(loaded, base.read):
         for path, text in step.after.items():
-            final = formatted(path, text)
-            (checkout / path).write_text(final, encoding="utf-8")
+            (checkout / path).write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "flake8", *step.after]
         linted = subprocess.run(command, cwd=checkout, check=False, capture_output=True, text=True)
         assert linted.returncode == 0, f"{step.patch.name}:\n{linted.stdout}{linted.stderr}"
@@ -120,8 +118,7 @@ def test_a_patch_removes_only_lines_that_it_names() -> None:
             before = step.before[file.path]
             if before is None:
                 continue
-            before = formatted(file.path, before)
-            after = formatted(file.path, step.after[file.path])
+            after = step.after[file.path]
             named = named_lines(before, file)
             diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
             removed = [line[1:] for line in list(diff)[2:] if line.startswith("-")]
