@@ -2,13 +2,9 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
-import functools
-import heapq
-import itertools
 import logging
 import operator
 import sys
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional, Tuple
@@ -27,6 +23,7 @@ from executorch.exir.memory_planning import (
     SharedObject,
     SpecAllocResult,
 )
+from executorch.exir.offset_packing import Block, pack_blocks
 from executorch.exir.tensor import TensorSpec
 from torch import fx
 from torch.export.exported_program import ExportGraphSignature
@@ -97,22 +94,19 @@ def _storage_root(spec: TensorSpec) -> Tuple[TensorSpec, int]:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Bytes that keep one place in an arena: a tensor and all that lies inside it."""
+class _StorageBlock(Block):
+    """The bytes of a tensor and of all that lies inside it."""
 
-    # In bytes, a multiple of the alignment.
-    size: int
-    # The first and the last node at which any of it is alive, both included.
-    first: int
-    last: int
     # The tensors, with their offsets from the start of the block.
     allocations: List[AllocationSpec]
 
 
-def _block(root: TensorSpec, allocations: List[AllocationSpec]) -> _Block:
+def _storage_block(
+    root: TensorSpec, allocations: List[AllocationSpec]
+) -> _StorageBlock:
     # A tensor whose life is not known may be alive at any time.
     lifetimes = [alloc.spec.lifetime for alloc in allocations]
-    return _Block(
+    return _StorageBlock(
         size=root.allocated_memory,
         first=min(0 if first is None else first for first, _ in lifetimes),
         last=max(sys.maxsize if last is None else last for _, last in lifetimes),
@@ -120,7 +114,7 @@ def _block(root: TensorSpec, allocations: List[AllocationSpec]) -> _Block:
     )
 
 
-def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
+def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_StorageBlock]]:
     """The blocks of each arena by mem_id, in the order in which they appear.
 
     Raises:
@@ -131,7 +125,7 @@ def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
         root, offset = _storage_root(spec)
         lying_in[root].append(AllocationSpec(offset, spec))
 
-    arenas: Dict[int, List[_Block]] = defaultdict(list)
+    arenas: Dict[int, List[_StorageBlock]] = defaultdict(list)
     for root, allocations in lying_in.items():
         if all(alloc.spec is not root for alloc in allocations):
             raise InternalError(
@@ -139,252 +133,25 @@ def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
                 "memory is planned. Plan both, or clear the storage_base."
             )
         arenas[1 if root.mem_id is None else root.mem_id].append(
-            _block(root, allocations)
+            _storage_block(root, allocations)
         )
     return arenas
 
 
-def _peak_live_bytes(blocks: Iterable[_Block]) -> int:
-    """The most bytes alive at one node: no packing of `blocks` needs fewer."""
-    changes: Dict[int, int] = defaultdict(int)
-    for block in blocks:
-        changes[block.first] += block.size
-        changes[block.last + 1] -= block.size
-    alive = peak = 0
-    for node in sorted(changes):
-        alive += changes[node]
-        peak = max(peak, alive)
-    return peak
-
-
-def _tightest_gap(size: int, taken: List[Tuple[int, int]]) -> int:
-    """The start of the smallest gap of at least `size` bytes, or else where all ends.
-
-    Args:
-        taken: The bytes that are in use, as (start, end) in ascending order.
-    """
-    tightest, room = None, sys.maxsize
-    free_from = 0
-    for start, end in taken:
-        if size <= start - free_from < room:
-            tightest, room = free_from, start - free_from
-        free_from = max(free_from, end)
-    return free_from if tightest is None else tightest
-
-
-# The bytes that a block is in, from start to end, and how hard it is to place.
-_WeightedSpan = Tuple[int, int, int]
-
-
-def _cheapest_place(
-    size: int, limit: int, taken: List[_WeightedSpan]
-) -> Tuple[int, int]:
-    """Where `size` bytes below `limit` are in the way of the least weight.
-
-    The lowest such place is at the bottom or on the end of something, so that only
-    those are tried, in one walk upwards.
-
-    Args:
-        taken: What is in use, in any order.
-
-    Returns:
-        The offset, and the weight of all that overlaps it there; the lowest offset
-        where several are equally good.
-    """
-    # In the way is what starts below the end of the place and doesn't end below it.
-    by_start = sorted(taken)
-    entered = place = weight_here = 0
-    least = sys.maxsize
-    for _, bottom, leaving in [(0, 0, 0), *sorted(taken, key=operator.itemgetter(1))]:
-        if least == 0 or bottom + size > limit:
-            break
-        weight_here -= leaving
-        while entered < len(taken) and by_start[entered][0] < bottom + size:
-            weight_here += by_start[entered][2]
-            entered += 1
-        if weight_here < least:
-            place, least = bottom, weight_here
-    return place, least
-
-
-_CHECKPOINT_STRIDE = 64
-
-# About 0.1 s for a few hundred tensors, and a few seconds for tens of thousands.
-_COMPARISONS_PER_BLOCK = 500
-_MAX_COMPARISONS = 5_000_000
-
-
-class _OutOfComparisons(Exception):
-    """The search has looked at as many pairs of blocks as it may."""
-
-
-class _Budget:
-    """Comparisons of two blocks that are left to a search.
-
-    They are what the time of a search goes with. A count of placements isn't: next to
-    thousands of others, one placement takes as long as hundreds elsewhere.
-    """
-
-    def __init__(self, comparisons: int) -> None:
-        self.left = comparisons
-
-    def spend(self, comparisons: int) -> None:
-        self.left -= comparisons
-        if self.left < 0:
-            raise _OutOfComparisons()
-
-
-class _OffsetPacker:
-    """Finds offsets, in bytes, for blocks of one arena; larger blocks come first.
-
-    Blocks go by their position in `blocks`, and offsets are lists in that order.
-    Among blocks of one size, the order in which they are given counts. Their sizes
-    must be positive.
-    """
-
-    def __init__(self, blocks: Iterable[_Block]) -> None:
-        self.blocks: List[_Block] = sorted(blocks, key=lambda block: -block.size)
-        self.sizes: List[int] = [block.size for block in self.blocks]
-        self._by_first: List[int] = sorted(
-            range(len(self.blocks)), key=lambda i: self.blocks[i].first
-        )
-        self._firsts: List[int] = [self.blocks[i].first for i in self._by_first]
-        self._alive: List[List[int]] = self._alive_at_checkpoints()
-        lasts = sorted(block.last for block in self.blocks)
-        # Each counts itself, too, so that none is 0.
-        self.conflict_counts: List[int] = [
-            bisect_right(self._firsts, block.last) - bisect_left(lasts, block.first)
-            for block in self.blocks
-        ]
-        # Bounded, since in a graph of long lives nearly all blocks conflict.
-        self.conflicts = functools.lru_cache(maxsize=1024)(self._find_conflicts)
-
-    def _alive_at_checkpoints(self) -> List[List[int]]:
-        """The blocks already alive when every 64th block, by first node, begins."""
-        checkpoints: List[List[int]] = []
-        alive: List[int] = []
-        for begun in range(0, len(self.blocks), _CHECKPOINT_STRIDE):
-            now = self._firsts[begun]
-            alive = [j for j in alive if self.blocks[j].last >= now]
-            checkpoints.append(alive)
-            alive = alive + self._by_first[begun : begun + _CHECKPOINT_STRIDE]
-        return checkpoints
-
-    def _find_conflicts(self, i: int) -> List[int]:
-        """The other blocks that are alive at some node at which block `i` is."""
-        blocks, first = self.blocks, self.blocks[i].first
-        checkpoint = bisect_left(self._firsts, first) // _CHECKPOINT_STRIDE
-        begun = bisect_right(self._firsts, blocks[i].last)
-        candidates = itertools.chain(
-            self._alive[checkpoint],
-            self._by_first[checkpoint * _CHECKPOINT_STRIDE : begun],
-        )
-        return [j for j in candidates if blocks[j].last >= first and j != i]
-
-    def top(self, offsets: List[int]) -> int:
-        """The bytes that the arena needs."""
-        return max(map(int.__add__, offsets, self.sizes), default=0)
-
-    def best_fit(self) -> List[int]:
-        """Puts each block into the tightest gap that is free for its whole life."""
-        offsets: List[int] = []
-        for i, size in enumerate(self.sizes):
-            taken = [
-                (offsets[j], offsets[j] + self.sizes[j])
-                for j in self.conflicts(i)
-                if j < i
-            ]
-            offsets.append(_tightest_gap(size, sorted(taken)))
-        return offsets
-
-    def settle(self, offsets: List[int]) -> List[int]:
-        """Lets each block, the lowest first, sink onto the ones below it."""
-        settled = list(offsets)
-        # Two blocks that are ever alive together are so where one of them begins.
-        heights = [0] * len(self._firsts)
-        for i in sorted(range(len(offsets)), key=offsets.__getitem__):
-            begins = bisect_left(self._firsts, self.blocks[i].first)
-            ends = bisect_right(self._firsts, self.blocks[i].last)
-            settled[i] = max(heights[begins:ends])
-            heights[begins:ends] = [settled[i] + self.sizes[i]] * (ends - begins)
-        return settled
-
-    def lower(self, offsets: List[int], floor: int, effort: int) -> List[int]:
-        """Lowers the top towards `floor` in steps of a twentieth of what is left.
-
-        From within a fiftieth of the floor it goes there at once: many small steps
-        take more comparisons. Ends at the floor or after a number of comparisons, so
-        that the result depends on nothing but the arguments.
-        """
-        budget = _Budget(
-            effort * min(_COMPARISONS_PER_BLOCK * len(offsets), _MAX_COMPARISONS)
-        )
-        hardness = list(self.conflict_counts)
-        try:
-            while (top := self.top(offsets)) > floor:
-                left = top - floor
-                limit = floor + left * 19 // 20 if left * 50 > floor else floor
-                offsets = self._repack(offsets, limit, hardness, budget)
-                # Sinking is cheaper than placing: nothing is sorted.
-                budget.spend(sum(self.conflict_counts) // 8)
-                offsets = self.settle(offsets)
-        except _OutOfComparisons:
-            pass
-        return offsets
-
-    def _repack(
-        self, offsets: List[int], limit: int, hardness: List[int], budget: _Budget
-    ) -> List[int]:
-        """Moves blocks until all of them end at or below `limit`.
-
-        Guided ejection search (Nagata and Bräysy, 2009, for vehicle routing): the
-        blocks that reach above the limit wait for a place, the largest first. One
-        that finds none takes the place of those that are least hard to place, which
-        then wait in turn; and it counts as harder from then on, so that it is not
-        soon ejected itself.
-
-        Args:
-            hardness: How hard each block is to place: its conflicts, times one more
-                than how often it found no place. Updated.
-
-        Raises:
-            _OutOfComparisons: `budget` is spent.
-        """
-        placed: List[Optional[_WeightedSpan]] = [
-            (offset, offset + size, weight) if offset + size <= limit else None
-            for offset, size, weight in zip(offsets, self.sizes, hardness)
-        ]
-        waiting = [i for i, span in enumerate(placed) if span is None]
-        while waiting:
-            i = heapq.heappop(waiting)
-            size, conflicts = self.sizes[i], self.conflicts(i)
-            budget.spend(len(conflicts))
-            taken = [span for j in conflicts if (span := placed[j]) is not None]
-            place, ejected = _cheapest_place(size, limit, taken)
-            if ejected:
-                hardness[i] += self.conflict_counts[i]
-                turn, rest = divmod(hardness[i] // self.conflict_counts[i], 32)
-                if rest == 0:
-                    # Two blocks may want the same place for ever: try any other.
-                    places = [0] + [e for _, e, _ in taken if e + size <= limit]
-                    place = places[turn % len(places)]
-                for j in conflicts:
-                    span = placed[j]
-                    if span and span[0] < place + size and place < span[1]:
-                        placed[j] = None
-                        heapq.heappush(waiting, j)
-            placed[i] = (place, place + size, hardness[i])
-        return [span[0] for span in placed if span is not None]
-
-
-def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObject]:
+def _shared_objects(
+    blocks: List[_StorageBlock], offsets: List[int]
+) -> List[SharedObject]:
     """The runs of bytes that overlapping blocks chain together, from the bottom up.
 
     A spec's mem_obj_id says with which others it may share bytes, so that blocks
-    which overlap, directly or through others, belong to one object.
+    which overlap, directly or through others, belong to one object. An empty block
+    has one of its own.
     """
     objects: List[SharedObject] = []
-    for i in sorted(range(len(blocks)), key=offsets.__getitem__):
+    empty_first = sorted(
+        range(len(blocks)), key=lambda i: (bool(blocks[i].size), -blocks[i].size)
+    )
+    for i in sorted(empty_first, key=offsets.__getitem__):
         block, start = blocks[i], offsets[i]
         if not objects or start >= objects[-1].offset + objects[-1].size:
             objects.append(
@@ -399,15 +166,6 @@ def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObje
             for alloc in block.allocations
         ]
     return objects
-
-
-def _pack(blocks: List[_Block], effort: int) -> List[SharedObject]:
-    """The shared objects of one arena, each of which begins where the last ends."""
-    packer = _OffsetPacker(block for block in blocks if block.size)
-    offsets = packer.best_fit()
-    offsets = packer.lower(offsets, _peak_live_bytes(blocks), effort)
-    empty = [block for block in blocks if not block.size]
-    return _shared_objects(empty + packer.blocks, [0] * len(empty) + offsets)
 
 
 def _keep_smaller_arenas(result: MemoryAlgoResult, other: MemoryAlgoResult) -> None:
@@ -458,7 +216,7 @@ def best_fit(
     for spec in specs:
         spec.realign(alignment)
     arenas = {
-        mem_id: _pack(blocks, effort)
+        mem_id: _shared_objects(blocks, pack_blocks(blocks, effort))
         for mem_id, blocks in _blocks_by_arena(specs).items()
     }
     result = MemoryAlgoResult(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from executorch.exir import memory_planning
+from executorch.exir import offset_packing
 from executorch.exir.memory_planning import MemoryAlgoResult, best_fit, greedy
 from executorch.exir.tensor import TensorSpec
 
@@ -300,14 +300,14 @@ def test_several_arenas_none_grows(seed: int) -> None:
 def spent_by_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The comparisons of two tensors that each step of the search asked for."""
     spent: list[int] = []
-    spend = memory_planning._Budget.spend
+    spend = offset_packing._Budget.spend
 
-    def note(budget: memory_planning._Budget, comparisons: int) -> None:
+    def note(budget: offset_packing._Budget, comparisons: int) -> None:
         spent.append(comparisons)
         spend(budget, comparisons)
 
     with monkeypatch.context() as patched:
-        patched.setattr(memory_planning._Budget, "spend", note)
+        patched.setattr(offset_packing._Budget, "spend", note)
         problem.solve()
     return spent
 
@@ -324,7 +324,7 @@ def test_no_search_at_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_search_of_twenty_thousand_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many tensors there are; `bench_packing --long` tells how long that takes."""
     spent = spent_by_search(Problem(long_graph(20_000).specs()), monkeypatch)
-    assert sum(spent[:-1]) <= memory_planning._MAX_COMPARISONS
+    assert sum(spent[:-1]) <= offset_packing._MAX_COMPARISONS
 
 
 def test_benchmark(tmp_path: Path) -> None:
