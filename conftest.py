@@ -3,7 +3,7 @@
 import pytest
 
 from tools.errors import UserError
-from tools.installed import differences
+from tools.shipping.installed import differences
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -14,9 +14,10 @@ from setuptools import Command, setup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from tools import series, versions
+from tools import versions
 from tools.errors import UserError
-from tools.wheel import build, dist_info
+from tools.patching import series
+from tools.shipping.wheel import build, dist_info
 
 UPSTREAM = os.environ.get("EXECUTORCH_VERSION", versions.DEFAULT)
 

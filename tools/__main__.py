@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools import plan, series, versions
+from tools import plan, versions
 from tools.errors import UserError
+from tools.patching import series
 from tools.paths import DIST
 
 DONE, DIFFERS, BAD_INPUT = 0, 1, 2
@@ -94,7 +95,7 @@ def _add_apply(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _apply(parsed: argparse.Namespace) -> int:
-    from tools.tree import apply
+    from tools.patching.tree import apply
 
     changed = apply(series.load(), parsed.tree)
     if not changed:
@@ -125,9 +126,9 @@ def _add_wheel(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _wheel(parsed: argparse.Namespace) -> int:
-    from tools.distribute import build_all
-    from tools.upstream import Target
-    from tools.wheel import build
+    from tools.shipping.distribute import build_all
+    from tools.shipping.upstream import Target
+    from tools.shipping.wheel import build
 
     if parsed.all:
         if parsed.platform or parsed.python:
@@ -167,8 +168,8 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _export(parsed: argparse.Namespace) -> int:
-    from tools.export import base_of, export
-    from tools.render import check_claims
+    from tools.patching.export import base_of, export
+    from tools.patching.render import check_claims
 
     chosen = series.load()
     check_claims(chosen)
@@ -197,7 +198,7 @@ def _add_patches(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _patches(parsed: argparse.Namespace) -> int:
-    from tools.export import base_of, changes
+    from tools.patching.export import base_of, changes
 
     for change in changes(series.load(), base_of(parsed.onto)):
         print(f"{change.added:+6} {-change.removed:+6}  {change.patch.name}")
@@ -216,7 +217,7 @@ def _add_stock(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _stock(parsed: argparse.Namespace) -> int:
-    from tools.upstream import unpacked
+    from tools.shipping.upstream import unpacked
 
     print(unpacked(parsed.upstream))
     return DONE
@@ -233,7 +234,7 @@ def _add_install(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _install(parsed: argparse.Namespace) -> int:
-    from tools.installed import install
+    from tools.shipping.installed import install
 
     print("installed" if install() else "the custom wheel of this checkout is installed already")
     return DONE
@@ -250,7 +251,7 @@ def _add_refresh(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _refresh(parsed: argparse.Namespace) -> int:
-    from tools.installed import refresh
+    from tools.shipping.installed import refresh
 
     changed = refresh()
     for path in changed:
@@ -270,7 +271,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from tools.installed import differences
+    from tools.shipping.installed import differences
 
     different = differences()
     for path in different:
@@ -294,7 +295,7 @@ def _add_matrix(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _matrix(parsed: argparse.Namespace) -> int:
-    from tools.matrix import run, table
+    from tools.shipping.matrix import run, table
 
     rows = run(series.load(), tuple(parsed.versions) or versions.SUPPORTED)
     print(table(rows))

@@ -15,8 +15,8 @@ from tests.fuzz.check import Outcome, Verdict
 from tests.fuzz.pool import Checker
 from tests.fuzz.program import Options, Program, TensorType, script
 from tests.fuzz.run import Batch, Report, run
-from tools import upstream
 from tools.paths import ROOT
+from tools.shipping import upstream
 from tools.versions import DEFAULT
 
 PROGRAMS = 300

@@ -29,7 +29,7 @@ from torch.export import export
 from tests.support import harness, plan_checker
 from tests.support.cases import SHARED_BUFFER
 from tests.support.trees import patched_tree
-from tools import series
+from tools.patching import series
 from tools.paths import ROOT
 
 

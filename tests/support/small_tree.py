@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from tools import series
-from tools.series import Series
+from tools.patching import series
+from tools.patching.series import Series
 
 MODULE = "exir/memory_planning.py"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tools import render, series, upstream
-from tools.series import Series
-from tools.tree import reader
+from tools.patching import render, series
+from tools.patching.series import Series
+from tools.patching.tree import reader
+from tools.shipping import upstream
 
 
 def patched_tree(version: str, directory: Path, chosen: Series | None = None) -> Path:

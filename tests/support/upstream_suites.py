@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from tools import installed, paths, upstream, versions
+from tools import paths, versions
+from tools.shipping import installed, upstream
 
 CACHE = paths.CACHE / "upstream-suites"
 SUITES = (

@@ -19,10 +19,10 @@ from tests.support.small_tree import (
     make_series,
     make_tree,
 )
-from tools import tree
 from tools.errors import Conflicts, UserError
+from tools.patching import tree
+from tools.patching.render import check_claims
 from tools.paths import ROOT
-from tools.render import check_claims
 
 
 def text_in(directory: Path) -> str:

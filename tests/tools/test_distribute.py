@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tools import distribute, series, upstream, versions
+from tools import versions
 from tools.errors import UserError
-from tools.upstream import Target
-from tools.wheel import build
+from tools.patching import series
+from tools.shipping import distribute, upstream
+from tools.shipping.upstream import Target
+from tools.shipping.wheel import build
 
 # One of each kind of line end and tag; `python -m tools wheel --all` builds the rest alike.
 TARGETS = (Target("macosx_14_0_arm64", "3.12"), Target("win_amd64", "3.13"))

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series, make_tree
-from tools import export, render, series, source, upstream, versions
+from tools import versions
 from tools.errors import UserError
+from tools.patching import export, render, series, source
+from tools.patching.series import FilePatch
+from tools.patching.tree import reader
 from tools.paths import ROOT
-from tools.series import FilePatch
-from tools.tree import reader
+from tools.shipping import upstream
 
 
 def git(where: Path, *arguments: str) -> str:

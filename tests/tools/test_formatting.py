@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_tree import PATCH, UPSTREAM, make_series, make_tree
-from tools import formatting, tree, upstream, versions
+from tools import versions
 from tools.errors import Conflicts
-from tools.formatting import Formatter, formatted
+from tools.patching import formatting, tree
+from tools.patching.formatting import Formatter, formatted
+from tools.patching.pieces import Piece, cut, joined
 from tools.paths import ROOT
-from tools.pieces import Piece, cut, joined
+from tools.shipping import upstream
 
 FILES = ("exir/passes/reinplace.py", "exir/tests/test_joint_graph.py", "exir/tensor.py")
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_tree import MODULE, PATCH, PATCHED, UPSTREAM, make_series
-from tools import installed, upstream, versions
+from tools import versions
 from tools.errors import UserError
-from tools.installed import Installed
-from tools.tree import replace_files
-from tools.wheel import dist_info
+from tools.patching.tree import replace_files
+from tools.shipping import installed, upstream
+from tools.shipping.installed import Installed
+from tools.shipping.wheel import dist_info
 
 PLAIN = "exir/plain.py"
 REWRITE_PLAIN = f"""\

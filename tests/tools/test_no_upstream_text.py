@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import upstream, versions
+from tools import versions
 from tools.paths import ROOT
+from tools.shipping import upstream
 
 RUN = 5
 _THIN = re.compile(r"^[\W_]*$")

@@ -33,7 +33,7 @@ RUN_ELSEWHERE = {
     "make bench": "tests/tools/test_benchmarks.py",
     "make fuzz N=20000": "tests/fuzz/test_fuzz.py",
     "make upstream-tests": "tests/tools/test_upstream_suites.py",
-    "make matrix": "tools/matrix.py",
+    "make matrix": "tools/shipping/matrix.py",
 }
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.trees import patched_tree
-from tools import series, versions
+from tools import versions
 from tools.errors import Conflicts
+from tools.patching import series
 from tools.paths import ROOT
 
 MODULES = (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_tree import PATCH, make_series
-from tools import series
 from tools.errors import UserError
+from tools.patching import series
 
 FAULTS = {
     "subject is missing": ("subject: Align sizes\n", "", "'subject' is a required property"),

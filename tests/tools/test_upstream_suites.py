@@ -8,7 +8,8 @@ import pytest
 
 from tests.support import upstream_suites
 from tests.support.upstream_suites import Outcome
-from tools import upstream, versions
+from tools import versions
+from tools.shipping import upstream
 
 REPORT = """\
 PASSED executorch/exir/tests/test_a.py::TestA::test_one

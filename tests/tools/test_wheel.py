@@ -16,10 +16,12 @@ import pytest
 from packaging.requirements import Requirement
 from wheel.wheelfile import WheelFile
 
-from tools import series, upstream, versions, wheel
+from tools import versions
 from tools.errors import UserError
+from tools.patching import series
+from tools.patching.tree import apply
 from tools.paths import ROOT
-from tools.tree import apply
+from tools.shipping import upstream, wheel
 
 NAME = f"executorch-{versions.custom(versions.DEFAULT)}"
 

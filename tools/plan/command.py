@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools import upstream, versions
+from tools import versions
 from tools.errors import UserError
 from tools.paths import ROOT
 from tools.plan import report
 from tools.plan.data import Plan
 from tools.plan.panels import rows
 from tools.plan.text import ratio_text
+from tools.shipping import upstream
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,9 +14,9 @@ from typing import cast
 
 from ast_grep_py import Config, SgNode
 
-from tools import source as python
-from tools.series import FilePatch, Rewrite
-from tools.source import Definition
+from tools.patching import source as python
+from tools.patching.series import FilePatch, Rewrite
+from tools.patching.source import Definition
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import upstream
 from tools.errors import UserError
-from tools.newlines import decoded
+from tools.patching.newlines import decoded
+from tools.patching.render import Read, steps
+from tools.patching.series import Patch, Series
+from tools.patching.tree import exir_parent, reader
 from tools.paths import ROOT
-from tools.render import Read, steps
-from tools.series import Patch, Series
-from tools.tree import exir_parent, reader
+from tools.shipping import upstream
 from tools.versions import OLDER, SUPPORTED
 
 

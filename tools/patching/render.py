@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from tools import source as python
 from tools.errors import Conflict, Conflicts, UserError
-from tools.formatting import Formatter, formatted, untidy
-from tools.series import FilePatch, Patch, Series
-from tools.splice import Misfit, Misfits, apply_file_patch, qualified_names, rewrite
+from tools.patching import source as python
+from tools.patching.formatting import Formatter, formatted, untidy
+from tools.patching.series import FilePatch, Patch, Series
+from tools.patching.splice import Misfit, Misfits, apply_file_patch, qualified_names, rewrite
 
 Read = Callable[[str], "str | None"]
 """Gives the text of upstream's file at a path like `exir/memory_planning.py`, or None."""

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import upstream
+from tools.patching.series import Series
 from tools.paths import CACHE, ROOT
-from tools.series import Series
+from tools.shipping import upstream
+from tools.shipping.wheel import build
 from tools.versions import custom
-from tools.wheel import build
 
 # What is run, by the column's name; `{stock}` stands for the untouched release.
 SUITES = {

@@ -20,13 +20,14 @@ from pathlib import Path
 
 from wheel.wheelfile import WheelFile  # type: ignore[import-untyped]
 
-from tools import source as python
-from tools import upstream, versions
+from tools import versions
 from tools.errors import UserError
-from tools.newlines import decoded, encoded_like
-from tools.render import check_claims, render
-from tools.series import Patch, Series
-from tools.upstream import Target
+from tools.patching import source as python
+from tools.patching.newlines import decoded, encoded_like
+from tools.patching.render import check_claims, render
+from tools.patching.series import Patch, Series
+from tools.shipping import upstream
+from tools.shipping.upstream import Target
 
 SERIES_RECORD = "mutbuf-series.json"
 # Bytes of a local file header before the name (APPNOTE.TXT 4.3.7).

@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools import series as series_files
-from tools import upstream, versions
+from tools import versions
 from tools.errors import UserError
+from tools.patching import series as series_files
+from tools.patching.render import check_claims
+from tools.patching.series import Series
+from tools.patching.tree import replace_files
 from tools.paths import DIST, ROOT
-from tools.render import check_claims
-from tools.series import Series
-from tools.tree import replace_files
-from tools.wheel import SERIES_RECORD, build, dist_info, rendered_package, series_record
+from tools.shipping import upstream
+from tools.shipping.wheel import SERIES_RECORD, build, dist_info, rendered_package, series_record
 
 _VERSION_FILE = "executorch/version.py"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ast_grep_py import SgNode
 
-from tools import source as python
+from tools.patching import source as python
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.errors import UserError
-from tools.newlines import decoded, encoded_like
-from tools.render import Read, carries, check_claims, render
-from tools.series import Series
+from tools.patching.newlines import decoded, encoded_like
+from tools.patching.render import Read, carries, check_claims, render
+from tools.patching.series import Series
 
 
 def exir_parent(tree: Path) -> Path:

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
+from tools.patching.pieces import Piece, cut, joined
 from tools.paths import CACHE
-from tools.pieces import Piece, cut, joined
 
 _TARGETS = ("PY38", "PY39", "PY310", "PY311", "PY312", "PY313")
 

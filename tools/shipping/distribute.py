@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from tools import upstream
 from tools.errors import UserError
-from tools.series import Series
-from tools.upstream import Target
-from tools.wheel import build
+from tools.patching.series import Series
+from tools.shipping import upstream
+from tools.shipping.upstream import Target
+from tools.shipping.wheel import build
 
 # pip's names: Linux x86-64 and arm64, macOS arm64, Windows x86-64.
 PLATFORMS = (
