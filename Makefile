@@ -10,7 +10,7 @@ STOCK = $(shell $(PY) -m tools stock)
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup dev test lint demo bench fuzz upstream-tests matrix patches wheel clean
+.PHONY: help setup dev test test-all lint demo bench fuzz upstream-tests matrix check-alone patches wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -35,8 +35,13 @@ setup: $(DEPS) | $(SILERO) ## environment, custom wheel, untouched release
 dev: $(DEPS) ## put an edited overlay into the environment (quick)
 	@$(PY) -m tools refresh
 
-test: setup ## all tests
-	$(PY) -m pytest -n auto --dist loadfile exir/tests tests
+TESTS := $(PY) -m pytest -n auto --dist loadfile --durations 15 exir/tests tests
+
+test: setup ## all but the slow tests, in minutes; says what it left out
+	$(TESTS)
+
+test-all: setup ## every test
+	$(TESTS) --all
 
 lint: setup ## upstream's linters on exir/, ruff and mypy on the rest
 	$(PY) -m ufmt check exir
@@ -44,6 +49,8 @@ lint: setup ## upstream's linters on exir/, ruff and mypy on the rest
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 
 demo: setup ## the main job on real models, patched beside stock
 	$(PY) -m demo --stock $(STOCK)
@@ -59,7 +66,10 @@ upstream-tests: setup ## upstream's own test files, stock beside patched
 	$(PY) -m tests.support.upstream_suites --stock $(STOCK)
 
 matrix: setup ## wheel, tests and upstream's core suites for every release
-	$(PY) -m tools matrix
+	$(PY) -m nox
+
+check-alone: setup ## the tests of each patch, with just what it requires
+	@$(PY) -m tools check-alone
 
 patches: setup ## lines that each patch adds and removes
 	@$(PY) -m tools patches

@@ -14,7 +14,7 @@ from hypothesis import settings
 from tests.support.harness import quick_decompositions
 from tests.support.shared_machine import OPTIONS, SharedBuffers
 
-PROGRAMS = 200
+FEW, MANY = 40, 200
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,5 +23,11 @@ def _quickly() -> Iterator[None]:
         yield
 
 
-SharedBuffers.TestCase.settings = settings(OPTIONS, max_examples=PROGRAMS, derandomize=True)
+class _Many(SharedBuffers):
+    """The same machine, for more programs."""
+
+
+SharedBuffers.TestCase.settings = settings(OPTIONS, max_examples=FEW, derandomize=True)
+_Many.TestCase.settings = settings(OPTIONS, max_examples=MANY, derandomize=True)
 TestSharedBuffers = SharedBuffers.TestCase
+TestManySharedBuffers = pytest.mark.slow(_Many.TestCase)

@@ -269,6 +269,7 @@ def test_small_ones_against_every_packing() -> None:
     assert met >= 0.99 * tried
 
 
+@pytest.mark.slow
 def test_ten_thousand() -> None:
     """Nothing overlaps, and the same comes out twice."""
     rng = random.Random(11)

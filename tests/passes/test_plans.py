@@ -68,16 +68,27 @@ def lowered(planned: Planned) -> ExecutorchProgramManager:
     )
 
 
-@pytest.mark.filterwarnings("ignore")
-@settings(
-    max_examples=60,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+OPTIONS = settings(
+    derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(OPTIONS, max_examples=15)
 @given(planned_programs())
 def test_plans_of_random_programs(planned: Planned) -> None:
+    check(planned)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@settings(OPTIONS, max_examples=60)
+@given(planned_programs())
+def test_plans_of_many_random_programs(planned: Planned) -> None:
+    check(planned)
+
+
+def check(planned: Planned) -> None:
     exported = lowered(planned).exported_program()
     findings = check_plan(exported.graph_module, exported.graph_signature)
     assert not findings, f"{planned.program.source()}\n{report(findings)}"

@@ -45,7 +45,13 @@ def release_repository(version: str, directory: Path) -> Path:
     return repository(directory, {})
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+RELEASES = [
+    version if version == versions.DEFAULT else pytest.param(version, marks=pytest.mark.slow)
+    for version in versions.SUPPORTED
+]
+
+
+@pytest.mark.parametrize("version", RELEASES)
 def test_git_am_takes_the_series_and_gives_what_the_wheel_has(version: str, tmp_path: Path) -> None:
     loaded = series.load()
     checkout = release_repository(version, tmp_path / "checkout")
@@ -58,7 +64,7 @@ def test_git_am_takes_the_series_and_gives_what_the_wheel_has(version: str, tmp_
         assert (checkout / path).read_text(encoding="utf-8") == text, path
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", RELEASES)
 def test_each_patch_goes_in_alone_but_for_what_it_requires(version: str, tmp_path: Path) -> None:
     loaded = series.load()
     checkout = release_repository(version, tmp_path / "checkout")
@@ -142,7 +148,7 @@ def test_a_checkout_is_taken_at_head_and_its_author_signs(tmp_path: Path) -> Non
             "test_plan: make test\nbody: |",
         ),
     )
-    (file,) = export.export(fork, base, tmp_path / "out", start_number=7)
+    (file,) = export.export(fork, base, tmp_path / "out", export.Options(7))
     assert file.name == "0007-Align-sizes.patch"
     git(checkout, "checkout", "--quiet", ".")
     git(checkout, "am", str(file))

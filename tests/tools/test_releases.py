@@ -36,19 +36,19 @@ def test_the_series_applies_and_the_result_imports(version: str, tmp_path: Path)
     import_from(patched_tree(version, tmp_path))
 
 
-@pytest.mark.parametrize("version", versions.OLDER)
+@pytest.mark.slow
+@pytest.mark.parametrize("version", series.load().older_releases)
 def test_what_fits_an_older_release_applies_and_imports(version: str, tmp_path: Path) -> None:
     loaded = series.load()
-    unfit = versions.OLDER[version]
-    fitting = tuple(patch.number for patch in loaded.patches if patch.number not in unfit)
-    import_from(patched_tree(version, tmp_path, loaded.only(fitting)))
-    for patch in (patch for patch in loaded.patches if patch.number in unfit):
+    import_from(patched_tree(version, tmp_path, loaded.for_release(version)))
+    for patch in (patch for patch in loaded.patches if not patch.is_for(version)):
         # What is said not to fit doesn't apply, or doesn't import.
         (tmp_path / patch.number).mkdir()
         with pytest.raises((Conflicts, subprocess.CalledProcessError)):
             import_from(patched_tree(version, tmp_path / patch.number, loaded.alone(patch)))
 
 
+@pytest.mark.slow
 def test_the_new_tests_pass_on_1_4_1(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(patched_tree("1.4.1", tmp_path))}
     done = subprocess.run(

@@ -21,6 +21,7 @@ some.py::PASSED test
 """
 
 
+@pytest.mark.slow
 def test_no_core_test_that_passes_on_stock_fails_on_patched(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
