@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -33,7 +32,6 @@ from torch.export.graph_signature import (
 from tests.support.cases import SHARED_BUFFER, WRITE_BACK
 from tests.support.harness import export_methods, lower
 from tests.support.plan_checker import peak_live_bytes
-from tools import plan as plan_command
 from tools.__main__ import main
 from tools.errors import UserError
 from tools.liveness import Peak
@@ -566,16 +564,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def arguments(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    plan_command.add_arguments(parser)
-    return parser.parse_args(words)
-
-
 def test_command_end_to_end(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = arguments("my_model.py:several", "--stock", str(TREE), "--patched", str(TREE))
-    args.png = Path("plan.png")
-    assert plan_command.run(args) == 0
+    words = ["plan", "my_model.py:several", "--stock", str(TREE), "--patched", str(TREE)]
+    assert main([*words, "--png", "plan.png"]) == 0
 
     told = capsys.readouterr().out
     assert told.splitlines()[0].split() == [
@@ -650,9 +641,11 @@ def test_a_file_that_is_not_python(model: Path) -> None:
         (["my_model.py:one", "--png", "nowhere/plan.png"], "no such directory to write to"),
     ],
 )
-def test_bad_arguments(model: Path, words: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        plan_command.run(arguments(*words))
+def test_bad_arguments(
+    model: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_bad_model_is_told_in_one_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.small_tree import PATCH, make_series
+from tools.errors import UserError
+from tools.patching import series
+from tools.patching.readme import patch_table, releases, updated
 from tools.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,18 +26,22 @@ RUN_HERE = (
     ".venv/bin/python -m tools wheel --platform macosx_14_0_arm64 --python 3.12",
     "make dev",
 )
+# The place, and what stands there that runs it.
 RUN_ELSEWHERE = {
-    "make test": ".ci/run",
-    "make lint": ".ci/run",
-    ".venv/bin/python -m pytest exir/tests": "Makefile",  # make test
-    "pip wheel . --no-deps -w dist": "tests/tools/test_wheel.py",
-    "EXECUTORCH_VERSION=1.4.1 pip wheel . --no-deps -w dist": "tests/tools/test_wheel.py",
-    ".venv/bin/python -m tools wheel --all": "tests/tools/test_distribute.py",
-    "make demo": "tests/tools/test_demo.py",
-    "make bench": "tests/tools/test_benchmarks.py",
-    "make fuzz N=20000": "tests/fuzz/test_fuzz.py",
-    "make upstream-tests": "tests/tools/test_upstream_suites.py",
-    "make matrix": "tools/shipping/matrix.py",
+    "make test": (".ci/run", "make test-all"),
+    "make lint": (".ci/run", "make lint"),
+    ".venv/bin/python -m pytest exir/tests": ("Makefile", "-m pytest .*exir/tests"),
+    "pip wheel . --no-deps -w dist": ("tests/tools/test_wheel.py", '"pip", "wheel", "\\."'),
+    "EXECUTORCH_VERSION=1.4.1 pip wheel . --no-deps -w dist": (
+        "tests/tools/test_wheel.py",
+        '"EXECUTORCH_VERSION": "1.4.1"',
+    ),
+    ".venv/bin/python -m tools wheel --all": ("tests/tools/test_distribute.py", r"build_all\("),
+    "make demo": ("tests/tools/test_demo.py", '"-m", "demo"'),
+    "make bench": ("tests/tools/test_benchmarks.py", '"-m", "benchmarks"'),
+    "make fuzz N=20000": ("tests/fuzz/test_fuzz.py", r"run\(checker.check, Batch"),
+    "make upstream-tests": ("tests/tools/test_upstream_suites.py", r"upstream_suites\.\w+\("),
+    "make matrix": (".github/workflows/nightly.yml", "make matrix"),
 }
 
 
@@ -45,8 +53,9 @@ def commands() -> list[str]:
 
 def test_each_command_is_run_somewhere() -> None:
     assert set(commands()) == {*RUN_HERE, *RUN_ELSEWHERE}
-    for place in RUN_ELSEWHERE.values():
-        assert (ROOT / place).is_file(), place
+    for command, (place, what) in RUN_ELSEWHERE.items():
+        text = (ROOT / place).read_text(encoding="utf-8")
+        assert re.search(what, text), f"{command}: {place} has no {what}"
 
 
 def test_each_make_target_exists() -> None:
@@ -81,6 +90,24 @@ def test_the_quick_start_of_developing_changes_nothing_when_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_table_of_patches_is_the_series() -> None:
-    listed = re.findall(r"^\| (\d{4}) \|", README, flags=re.MULTILINE)
-    assert listed == [file.name[:4] for file in sorted((ROOT / "patches").glob("*.yml"))]
+def test_what_it_says_of_the_patches_is_the_series() -> None:
+    assert updated(README, series.load()) == README, "run `python -m tools readme`"
+
+
+def test_the_table_tells_what_is_merged_and_since_when(tmp_path: Path) -> None:
+    second = "subject: B\nbody: b\nfiles: {exir/b.py: {define: [b]}}\n"
+    loaded = make_series(
+        tmp_path,
+        p0001_old=PATCH.replace("body", "since: 1.3.1\ngain: sizes are aligned\nbody", 1),
+        p0002_merged=second + "until: 1.6.0\nstate: merged\n"
+        "upstream: https://github.com/pytorch/executorch/pull/12\n",
+    )
+    assert patch_table(loaded).splitlines()[2:] == [
+        "| 0001 | sizes are aligned | |",
+        "| 0002 | B | [#12](https://github.com/pytorch/executorch/pull/12), merged, in 1.6.0 |",
+    ]
+    assert releases(loaded).splitlines()[1:] == [
+        "On 1.3.1, just 0001 apply and import; nothing else is checked there."
+    ]
+    with pytest.raises(UserError, match="no single part"):
+        updated("# Nothing\n", loaded)

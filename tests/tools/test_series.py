@@ -9,6 +9,7 @@ import pytest
 from tests.support.small_tree import PATCH, make_series
 from tools.errors import UserError
 from tools.patching import series
+from tools.patching.series import Series
 
 FAULTS = {
     "subject is missing": ("subject: Align sizes\n", "", "'subject' is a required property"),
@@ -76,6 +77,45 @@ def test_only_names_at_once_all_that_a_patch_requires(tmp_path: Path) -> None:
     assert loaded.alone(loaded.patches[2]) == loaded
     with pytest.raises(UserError, match="0003-last requires 0001, 0002: choose that, too"):
         loaded.only(("0003",))
+
+
+def test_releases_take_what_is_for_them(tmp_path: Path) -> None:
+    second = "subject: B\nbody: b\nfiles: {exir/b.py: {define: [b]}}\n"
+    loaded = make_series(
+        tmp_path,
+        p0001_old=PATCH.replace("body", "since: 1.3.1\nbody", 1),
+        p0002_merged=second + "requires: [0001]\nsince: 1.4.0\nuntil: 1.5.1\nstate: merged\n",
+        p0003_new=second.replace("b.py", "c.py") + "requires: [0002]\nsince: 1.5.1\nstate: sent\n",
+    )
+
+    def numbers(chosen: Series) -> list[str]:
+        return [patch.number for patch in chosen.patches]
+
+    assert loaded.older_releases == ("1.3.1",)
+    assert numbers(loaded.for_release("1.3.1")) == ["0001"]
+    assert numbers(loaded.for_release("1.5.0")) == ["0001", "0002"]
+    # What 0003 requires is in the release, so it goes alone.
+    assert numbers(loaded.for_release("1.5.1")) == ["0001", "0003"]
+    assert numbers(loaded.for_release("1.5.1").only(("0001", "0003"))) == ["0001", "0003"]
+    assert numbers(loaded.for_main()) == ["0001", "0003"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("state: merged", "['until'] names the release"),
+        ("until: 1.6.0", "['until'] names the release"),
+        ("state: lost", "['state']: 'lost' is not one of"),
+        ("since: '1.4'", "['since']"),
+        ("requires: ['0001']\nsince: 1.3.1", "1.3.1 is before 0001"),
+    ],
+)
+def test_a_life_that_cannot_be_is_refused(more: str, message: str, tmp_path: Path) -> None:
+    second = "subject: B\nbody: b\nfiles: {exir/b.py: {define: [b]}}\n"
+    with pytest.raises(UserError) as caught:
+        make_series(tmp_path, p0001_try=PATCH, p0002_more=f"{second}{more}\n")
+    assert str(caught.value).startswith("0002-more.yml: ")
+    assert message in str(caught.value)
 
 
 def test_every_patch_of_the_series_says_how_it_was_tested() -> None:

@@ -9,17 +9,18 @@ import os
 import re
 import subprocess
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.errors import UserError
 from tools.patching.newlines import decoded
 from tools.patching.render import Read, steps
-from tools.patching.series import Patch, Series
+from tools.patching.series import Patch, Series, load
 from tools.patching.tree import exir_parent, reader
 from tools.paths import ROOT
 from tools.shipping import upstream
-from tools.versions import OLDER, SUPPORTED
+from tools.versions import SUPPORTED
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Base:
     prefix: str  # where exir/ is in the repository: "" or a directory with a slash
     config: Path  # where git is asked who the author is
     dirty: bool = False
+    release: str | None = None  # None for a checkout
+
+    def fitting(self, series: Series) -> Series:
+        """The patches that go onto it."""
+        return series.for_main() if self.release is None else series.for_release(self.release)
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,9 @@ def base_of(onto: str) -> Base:
 
     Raises UserError for what is neither.
     """
-    if onto in (*SUPPORTED, *OLDER):
-        return Base(reader(upstream.unpacked(onto) / "executorch"), "", ROOT)
+    if onto in (*SUPPORTED, *load().older_releases):
+        package = upstream.unpacked(onto) / "executorch"
+        return Base(reader(package), "", ROOT, release=onto)
     checkout = Path(onto)
     if not checkout.is_dir():
         known = ", ".join(SUPPORTED)
@@ -72,7 +79,24 @@ def _committed(checkout: Path, prefix: str) -> Read:
     return read
 
 
-def export(series: Series, base: Base, out: Path, start_number: int = 1) -> list[Path]:
+@dataclass(frozen=True)
+class Options:
+    """How the files are made."""
+
+    start_number: int = 1
+    has_cover: bool = False
+    reroll: int | None = None
+
+    def for_git(self) -> list[str]:
+        options = [f"--start-number={self.start_number}", "--no-numbered"]
+        if self.has_cover:
+            options += ["--cover-letter", "--cover-from-description=subject"]
+        if self.reroll is not None:
+            options.append(f"--reroll-count={self.reroll}")
+        return options
+
+
+def export(series: Series, base: Base, out: Path, options: Options | None = None) -> list[Path]:
     """Write one `git format-patch` file a patch into `out`; return their paths.
 
     Raises UserError for conflicts, for an author that git doesn't know, and for a directory
@@ -85,14 +109,48 @@ def export(series: Series, base: Base, out: Path, start_number: int = 1) -> list
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"can't write {out}: {error.strerror}") from None
-        options = [f"--start-number={start_number}", f"--output-directory={out.resolve()}"]
-        options += ["--no-signature", "--zero-commit", "--full-index", "--no-numbered"]
-        printed = _git(repository, "format-patch", *options, "base..HEAD")
+        _git(repository, "config", "branch.main.description", cover(base.fitting(series)))
+        made = (options or Options()).for_git()
+        made += [
+            "--no-signature",
+            "--zero-commit",
+            "--full-index",
+            f"--output-directory={out.resolve()}",
+        ]
+        printed = _git(repository, "format-patch", *made, "base..main", environment=_dates())
     return [Path(line) for line in printed.splitlines()]
+
+
+_COVER_WIDTH = 88
+
+
+def cover(series: Series) -> str:
+    """The cover letter: what the series is for, and each patch with what a user gains."""
+    places = {patch.number: place for place, patch in enumerate(series.patches, start=1)}
+    patches = "\n\n".join(
+        _entry(place, patch, [str(places[each]) for each in patch.requires if each in places])
+        for place, patch in enumerate(series.patches, start=1)
+    )
+    return (
+        "Mutable buffers: no lost update, less memory, shared on any arena\n\n"
+        "Programs that keep state in mutable buffers (key/value caches, streaming speech and\n"
+        "audio, sensors) lose updates in some shapes, hold each state twice, and share it between\n"
+        "methods on one arena only. The patches are independent unless one needs another:\n\n"
+        f"{patches}\n\n"
+        "Each patch has its tests with it, and they pass with just the patches that it needs.\n"
+    )
+
+
+def _entry(place: int, patch: Patch, needs: list[str]) -> str:
+    told = [f"{patch.gain[0].upper()}{patch.gain[1:]}."] if patch.gain else []
+    told += [f"Needs {' and '.join(needs)}."] if needs else []
+    text = " ".join([f"{place}. {patch.subject}.", *told])
+    return textwrap.fill(text, _COVER_WIDTH, subsequent_indent="   ")
 
 
 def changes(series: Series, base: Base) -> list[Change]:
     """What `git diff --numstat` counts for each patch."""
+    series = base.fitting(series)
     with tempfile.TemporaryDirectory() as scratch:
         commits = commit(series, base, Path(scratch))
         result = []
@@ -107,6 +165,7 @@ def changes(series: Series, base: Base) -> list[Change]:
 def commit(series: Series, base: Base, repository: Path) -> list[str]:
     """Commit upstream's files as `base`, then each patch; return the commits' names."""
     author = _author(base.config)
+    series = base.fitting(series)
     rendered = steps(series, base.read)
     _git(repository, "init", "--quiet", "--initial-branch=main")
     for key, value in {**author, "commit.gpgsign": "false", "core.autocrlf": "false"}.items():
@@ -166,10 +225,13 @@ def _write(file: Path, text: str) -> None:
 
 def _commit(repository: Path, text: str) -> None:
     # The date of the series, not of the run: the same input gives the same files.
-    date = _date()
-    environment = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     _git(repository, "add", "--all")
-    _git(repository, "commit", "--quiet", "--allow-empty", "-m", text, environment=environment)
+    _git(repository, "commit", "--quiet", "--allow-empty", "-m", text, environment=_dates())
+
+
+def _dates() -> dict[str, str]:
+    date = _date()
+    return {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
 
 
 def _date() -> str:

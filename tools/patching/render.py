@@ -13,8 +13,9 @@ from functools import partial
 
 from tools.errors import Conflict, Conflicts, UserError
 from tools.patching import source as python
+from tools.patching.buildfiles import apply_to_build_file
 from tools.patching.formatting import Formatter, formatted, untidy
-from tools.patching.series import FilePatch, Patch, Series
+from tools.patching.series import FilePatch, Patch, Series, is_python
 from tools.patching.splice import Misfit, Misfits, apply_file_patch, qualified_names, rewrite
 
 Read = Callable[[str], "str | None"]
@@ -72,13 +73,16 @@ def steps(series: Series, read: Read) -> list[Step]:
     Raises Conflicts with all of them, so that a person sees the whole of the work.
     """
     upstream = {path: read(path) for path in series.paths}
+    # A build file is changed where there is one: a wheel has none.
+    absent = {path for path, text in upstream.items() if text is None and not is_python(path)}
     texts, formatters = dict(upstream), _formatters(upstream)
     finished = dict(upstream)
     conflicts: list[Conflict] = []
     result: list[Step] = []
     for patch in series.patches:
-        before = {file.path: finished[file.path] for file in patch.files}
-        for file in patch.files:
+        files = [file for file in patch.files if file.path not in absent]
+        before = {file.path: finished[file.path] for file in files}
+        for file in files:
             try:
                 text = texts[file.path] = _patched(series, file, texts[file.path])
             except Misfits as misfits:
@@ -105,10 +109,13 @@ def render(series: Series, read: Read) -> dict[str, str]:
 
 def _formatters(texts: Mapping[str, str | None]) -> dict[str, Callable[[str], str]]:
     """How to format each file: where upstream has it, what is upstream's stays as it is."""
-    return {
-        path: partial(formatted, path) if text is None else Formatter(path, text).formatted
-        for path, text in texts.items()
-    }
+
+    def formatter(path: str, text: str | None) -> Callable[[str], str]:
+        if not is_python(path):
+            return str
+        return partial(formatted, path) if text is None else Formatter(path, text).formatted
+
+    return {path: formatter(path, text) for path, text in texts.items()}
 
 
 def _untidy(upstream: Mapping[str, str | None], texts: Mapping[str, str | None]) -> list[Conflict]:
@@ -117,11 +124,13 @@ def _untidy(upstream: Mapping[str, str | None], texts: Mapping[str, str | None])
     return [
         Conflict("the series", path, "format", wanted, "upstream's text isn't formatted there")
         for path, text in upstream.items()
-        if text is not None and untidy(path, text, texts[path] or "")
+        if text is not None and is_python(path) and untidy(path, text, texts[path] or "")
     ]
 
 
 def _patched(series: Series, file: FilePatch, upstream: str | None) -> str:
+    if upstream is not None and not is_python(file.path):
+        return apply_to_build_file(upstream, file)
     overlay = series.overlay(file.path)
     if upstream is None:
         return _new_file(overlay, file)

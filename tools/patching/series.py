@@ -13,6 +13,7 @@ import yaml
 
 from tools.errors import UserError
 from tools.paths import ROOT
+from tools.versions import SUPPORTED
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class NewTarget:
+    """A target for a build file, of the kind of the one before it."""
+
+    name: str
+    after: str
+    srcs: tuple[str, ...]
+    deps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FilePatch:
     """What one patch does to one file of `exir/`."""
 
@@ -34,6 +45,14 @@ class FilePatch:
     replace: tuple[str, ...]  # in place of upstream's
     rewrite: tuple[Rewrite, ...]
     drop_imports: tuple[str, ...]
+    # In a build file:
+    targets: tuple[NewTarget, ...] = ()
+    deps: tuple[tuple[str, str], ...] = ()  # a target's name and the label that it lacks
+
+
+def is_python(path: str) -> bool:
+    """Whether a file of the series is a module and not a build file."""
+    return path.endswith(".py")
 
 
 @dataclass(frozen=True)
@@ -46,8 +65,19 @@ class Patch:
     test_plan: str | None
     upstream: str | None
     fixes: str | None
+    related: tuple[str, ...]
+    gain: str | None  # for the README's table
+    since: str  # the first release that it applies to
+    until: str | None  # the first release that has it
+    state: str  # unsent, sent or merged
     requires: tuple[str, ...]
     files: tuple[FilePatch, ...]
+
+    def is_for(self, version: str) -> bool:
+        """Whether a release has what the patch changes, and not the patch itself."""
+        if ordered(version) < ordered(self.since):
+            return False
+        return self.until is None or ordered(version) < ordered(self.until)
 
     @property
     def name(self) -> str:
@@ -75,6 +105,21 @@ class Series:
         file = self.root / path
         return file.read_text(encoding="utf-8") if file.is_file() else None
 
+    @property
+    def older_releases(self) -> tuple[str, ...]:
+        """Releases before the supported ones that some of the patches apply to."""
+        oldest = ordered(SUPPORTED[0])
+        since = {patch.since for patch in self.patches}
+        return tuple(sorted((each for each in since if ordered(each) < oldest), key=ordered))
+
+    def for_release(self, version: str) -> Series:
+        """The patches that a release can take."""
+        return Series(self.root, tuple(each for each in self.patches if each.is_for(version)))
+
+    def for_main(self) -> Series:
+        """The patches that upstream hasn't merged."""
+        return Series(self.root, tuple(each for each in self.patches if each.state != "merged"))
+
     def only(self, numbers: tuple[str, ...]) -> Series:
         """The patches with these numbers, in series order."""
         known = {patch.number for patch in self.patches}
@@ -85,7 +130,11 @@ class Series:
             )
         chosen = tuple(patch for patch in self.patches if patch.number in numbers)
         for patch in chosen:
-            missing = [number for number in self.required(patch) if number not in numbers]
+            missing = [
+                number
+                for number in self.required(patch)
+                if number not in numbers and number in known
+            ]
             if missing:
                 raise UserError(f"{patch.name} requires {', '.join(missing)}: choose that, too")
         return Series(self.root, chosen)
@@ -103,7 +152,13 @@ class Series:
         return self.only((*self.required(patch), patch.number))
 
 
+def ordered(version: str) -> tuple[int, ...]:
+    """A release's version, such that a later one is greater."""
+    return tuple(int(part) for part in version.split("."))
+
+
 _TEXT = {"type": "string", "minLength": 1}
+_RELEASE = {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"}
 _NAMES = {"type": "array", "items": _TEXT, "uniqueItems": True}
 _REWRITE = {
     "type": "object",
@@ -127,6 +182,26 @@ _FILE = {
         "drop_imports": _NAMES,
     },
 }
+# Upstream's build files. A released wheel has none.
+_BUILD_FILE = r"^exir/([\w/]+/)?(BUCK|TARGETS|targets\.bzl)$"
+_BUILD = {
+    "type": "object",
+    "additionalProperties": False,
+    "minProperties": 1,
+    "properties": {
+        "targets": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["after", "srcs"],
+                "properties": {"after": _TEXT, "srcs": _NAMES, "deps": _NAMES},
+            },
+        },
+        "deps": {"type": "object", "additionalProperties": _NAMES},
+        "rewrite": {"type": "array", "items": _REWRITE},
+    },
+}
 _SCHEMA = {
     "type": "object",
     "additionalProperties": False,
@@ -137,6 +212,11 @@ _SCHEMA = {
         "test_plan": _TEXT,
         "upstream": _TEXT,
         "fixes": _TEXT,
+        "gain": _TEXT,
+        "related": _NAMES,
+        "since": _RELEASE,
+        "until": _RELEASE,
+        "state": {"enum": ["unsent", "sent", "merged"]},
         "requires": {
             "type": "array",
             "items": {"type": "string", "pattern": r"^\d{4}$"},
@@ -145,8 +225,8 @@ _SCHEMA = {
         "files": {
             "type": "object",
             "minProperties": 1,
-            "propertyNames": {"pattern": r"^exir/[\w/]+\.py$"},
-            "additionalProperties": _FILE,
+            "patternProperties": {r"^exir/[\w/]+\.py$": _FILE, _BUILD_FILE: _BUILD},
+            "additionalProperties": False,
         },
     },
 }
@@ -210,6 +290,11 @@ def _load_patch(file: Path) -> Patch:
         test_plan=data.get("test_plan"),
         upstream=data.get("upstream"),
         fixes=data.get("fixes"),
+        related=tuple(data.get("related", ())),
+        gain=data.get("gain"),
+        since=data.get("since", SUPPORTED[0]),
+        until=data.get("until"),
+        state=data.get("state", "unsent"),
         requires=tuple(data.get("requires", ())),
         files=tuple(_file_patch(path, entry) for path, entry in data["files"].items()),
     )
@@ -222,6 +307,13 @@ def _file_patch(path: str, entry: dict[str, Any]) -> FilePatch:
         replace=tuple(entry.get("replace", ())),
         rewrite=tuple(Rewrite(**each) for each in entry.get("rewrite", ())),
         drop_imports=tuple(entry.get("drop_imports", ())),
+        targets=tuple(
+            NewTarget(name, each["after"], tuple(each["srcs"]), tuple(each.get("deps", ())))
+            for name, each in entry.get("targets", {}).items()
+        ),
+        deps=tuple(
+            (target, label) for target, labels in entry.get("deps", {}).items() for label in labels
+        ),
     )
 
 
@@ -238,4 +330,14 @@ def _check_numbers(patches: tuple[Patch, ...]) -> None:
                 raise UserError(
                     f"{patch.source.name}: ['requires']: {number} is not an earlier patch"
                 )
+            if ordered(patch.since) < ordered(seen[number].since):
+                raise UserError(
+                    f"{patch.source.name}: ['since']: {patch.since} is before {number}, which it "
+                    f"requires and which is for {seen[number].since} on"
+                )
+        if (patch.state == "merged") != (patch.until is not None):
+            raise UserError(
+                f"{patch.source.name}: ['until'] names the release that has a patch whose "
+                "['state'] is merged, and only that"
+            )
         seen[patch.number] = patch

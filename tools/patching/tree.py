@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from tools.errors import UserError
 from tools.patching.newlines import decoded, encoded_like
 from tools.patching.render import Read, carries, check_claims, render
 from tools.patching.series import Series
+from tools.shipping import upstream
 
 
 def exir_parent(tree: Path) -> Path:
@@ -35,6 +37,27 @@ def reader(parent: Path) -> Read:
     return read
 
 
+def patched_tree(version: str, directory: Path, series: Series) -> Path:
+    """Make `directory/executorch` out of a release: the series in `exir/`, links else.
+
+    The result is for processes that import it by PYTHONPATH.
+    """
+    release = upstream.unpacked(version) / "executorch"
+    rendered = render(series, reader(release))
+    patched = directory / "executorch"
+    patched.mkdir()
+    for entry in release.iterdir():
+        if entry.name != "exir":
+            (patched / entry.name).symlink_to(entry)
+    shutil.copytree(
+        release / "exir", patched / "exir", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for path, text in rendered.items():
+        (patched / path).parent.mkdir(parents=True, exist_ok=True)
+        (patched / path).write_text(text, encoding="utf-8")
+    return directory
+
+
 def apply(series: Series, tree: Path) -> list[str]:
     """Apply the series to a tree in place; return the files changed (none if it was there).
 
@@ -44,6 +67,7 @@ def apply(series: Series, tree: Path) -> list[str]:
     parent = exir_parent(tree)
     check_claims(series)
     read = reader(parent)
+    series = series.for_main()
     if carries(series, read):
         return []
     rendered = render(series, read)

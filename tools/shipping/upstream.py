@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.errors import UserError
+from tools.patching import series
 from tools.paths import CACHE
-from tools.versions import OLDER, SUPPORTED
+from tools.versions import SUPPORTED
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Target:
 
 
 def check_version(version: str) -> None:
-    if version not in (*SUPPORTED, *OLDER):
+    if version not in (*SUPPORTED, *series.load().older_releases):
         raise UserError(
             f"ExecuTorch {version} is not supported; choose one of {', '.join(SUPPORTED)}"
         )

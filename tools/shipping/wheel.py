@@ -42,6 +42,7 @@ def build(series: Series, version: str, out: Path, target: Target = upstream.THI
     Raises UserError for conflicts and for a directory that can't be written.
     """
     check_claims(series)
+    series = series.for_release(version)
     release = upstream.wheel(version, target)
     with zipfile.ZipFile(release) as archive:
         changes = _changes(series, version, archive)
@@ -69,7 +70,8 @@ def rendered_package(series: Series, version: str, archive: zipfile.ZipFile) -> 
         content = original(f"executorch/{path}")
         return None if content is None else decoded(content)
 
-    texts = {f"executorch/{path}": text for path, text in render(series, read).items()}
+    rendered = render(series.for_release(version), read)
+    texts = {f"executorch/{path}": text for path, text in rendered.items()}
     files = {path: encoded_like(text, original(path)) for path, text in texts.items()}
     return {**files, "executorch/version.py": _version(archive, version)}
 
@@ -107,7 +109,7 @@ def series_record(series: Series, version: str) -> str:
     record = {
         "upstream": version,
         "revision": versions.REVISION,
-        "patches": [_patch_record(series, patch) for patch in series.patches],
+        "patches": [_patch_record(series, patch) for patch in series.for_release(version).patches],
     }
     return json.dumps(record, indent=2) + "\n"
 
