@@ -18,8 +18,7 @@ from benchmarks.results import models_section, page, rows
 from benchmarks.sides import Failure, Progress, Side, add_side_options, run_sides, timed_progress
 from benchmarks.write_back_results import Row as WriteBackRow
 from benchmarks.write_back_results import write_back_section
-
-ROOT = Path(__file__).resolve().parents[1]
+from tools.paths import ROOT
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

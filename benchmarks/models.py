@@ -24,7 +24,8 @@ from executorch.examples.models.llama.model_args import ModelArgs
 from executorch.examples.models.silero_vad.export_silero_vad import load_model
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.paths import ROOT
+
 SEED = 0
 
 Inputs = tuple[Any, ...]

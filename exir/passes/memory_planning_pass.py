@@ -682,7 +682,7 @@ def _share_on_fronts(
 def begin_program(planned_by: Any, methods: Iterable[str]) -> None:
     """Tell planning passes that a program starts; what they know of another is void.
 
-    Arguments:
+    Args:
         planned_by: the pass for all methods, or a dict of passes by method
         methods: the program's methods, in the order in which they will be planned
     """

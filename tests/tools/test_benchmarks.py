@@ -15,8 +15,8 @@ from benchmarks.lowering import arena_sizes, lower
 from benchmarks.models import MODELS
 from benchmarks.results import Row, models_section
 from benchmarks.worker import differences, mutable_bytes
+from tools.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(executorch.exir.__file__).parents[2]
 
 

@@ -19,8 +19,8 @@ from benchmarks.sides import Report
 from demo import sharing
 from demo.sharing import GENERATED, VOCABULARY, run_sharing
 from demo.table import render, verdict
+from tools.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(executorch.exir.__file__).parents[2]
 """The directory of the ExecuTorch that these tests import."""
 

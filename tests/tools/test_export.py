@@ -168,6 +168,35 @@ def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
 
 
+def test_a_cover_letter_tells_what_each_patch_is_for(tmp_path: Path) -> None:
+    checkout = repository(tmp_path / "checkout", {MODULE: UPSTREAM})
+    second = (
+        "subject: Pad\nrequires: [0003]\nbody: b\n"
+        "files:\n  exir/memory_planning.py:\n    rewrite:\n"
+        '      - {why: w, count: 1, rule: {pattern: "print($X)"}, fix: "print($X, 1)"}\n'
+    )
+    fork = make_series(
+        tmp_path / "fork",
+        p0003_try=PATCH.replace("body: |", "gain: sizes are aligned\nbody: |"),
+        p0007_pad=second,
+    )
+    options = export.Options(has_cover=True, reroll=2)
+    base = export.base_of(str(checkout))
+    files = export.export(fork, base, tmp_path / "out", options)
+    assert [file.name for file in files] == [
+        "v2-0000-cover-letter.patch",
+        "v2-0001-Align-sizes.patch",
+        "v2-0002-Pad.patch",
+    ]
+    letter = files[0].read_text(encoding="utf-8")
+    assert "[PATCH v2] Mutable buffers" in letter
+    assert "1. Align sizes. Sizes are aligned.\n\n2. Pad. Needs 1.\n" in letter
+    assert "***" not in letter
+    again = export.export(fork, base, tmp_path / "again", options)
+    assert [file.read_bytes() for file in again] == [file.read_bytes() for file in files]
+    git(checkout, "am", *map(str, files[1:]))
+
+
 def test_bad_targets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--onto 9\.9 is neither a release"):
         export.base_of("9.9")

@@ -637,6 +637,7 @@ def test_a_file_that_is_not_python(model: Path) -> None:
         (["other.py:one"], "other.py: no such file"),
         (["my_model.py:one", "--stock", "nowhere"], "nowhere: holds no ExecuTorch"),
         (["my_model.py:one", "--patched", "."], "holds no ExecuTorch"),
+        (["my_model.py:one", "--stock", ".", "--no-stock"], "exclude each other"),
         (["my_model.py:one", "--out", "nowhere/plan.html"], "no such directory to write to"),
         (["my_model.py:one", "--png", "nowhere/plan.png"], "no such directory to write to"),
     ],

@@ -21,7 +21,7 @@ from tools.errors import UserError
 from tools.patching import series
 from tools.patching.tree import apply
 from tools.paths import ROOT
-from tools.shipping import upstream, wheel
+from tools.shipping import backend, upstream, wheel
 
 NAME = f"executorch-{versions.custom(versions.DEFAULT)}"
 
@@ -117,6 +117,17 @@ def test_pip_wheel_gives_the_same_wheel(custom: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", "dist"], cwd=checkout, check=True, capture_output=True)
     assert sha256(checkout / "dist" / custom.name) == sha256(custom)
+
+
+def test_setup_py_gives_the_same_wheel(custom: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert sha256(tmp_path / custom.name) == sha256(custom)
+
+
+def test_there_is_no_source_distribution() -> None:
+    with pytest.raises(SystemExit, match="build a wheel in a checkout"):
+        backend.build_sdist("")
 
 
 def test_pip_wheel_takes_another_release_by_name(tmp_path: Path) -> None:
