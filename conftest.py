@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: left out unless --all is given")
+    config.addinivalue_line("markers", "keeps_operators: a partitioner keeps composite ones")
     config.stash[_LEFT_OUT] = Counter()
 
 
@@ -49,17 +50,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[_LEFT_OUT].update(item.nodeid.partition("[")[0] for item in slow)
 
 
-_LOWERS = ("exir/tests/", "tests/passes/")
-
-
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _quick_decompositions(request: pytest.FixtureRequest) -> Iterator[None]:
     """Without `--all`, do once what PyTorch does for each program that it decomposes.
 
     That is three quarters of what it takes to lower a small one.
     """
-    lowers = any(item.nodeid.startswith(_LOWERS) for item in request.session.items)
-    if request.config.getoption("all") or not lowers:
+    is_lowering = request.node.nodeid.startswith(("exir/tests/", "tests/passes/"))
+    as_users_do = request.node.get_closest_marker("keeps_operators") is not None
+    if request.config.getoption("all") or as_users_do or not is_lowering:
         yield
         return
     from tests.support.harness import quick_decompositions

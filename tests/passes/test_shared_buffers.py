@@ -351,6 +351,7 @@ def test_overlap() -> None:
         assert words in message
 
 
+@pytest.mark.keeps_operators
 def test_buffer_that_a_backend_owns() -> None:
     class Projected(nn.Module):
         def __init__(self) -> None:

@@ -114,16 +114,22 @@ def to_edge_programs(
     return to_edge_transform_and_lower(programs, partitioner=[partitioner], compile_config=config)
 
 
+_known_operators = functools.cache(utils._collect_all_valid_cia_ops)
+
+
 @contextmanager
 def quick_decompositions() -> Iterator[None]:
     """torch.export looks through all operators for each program that it decomposes; once is
-    enough, and takes more time than all the rest."""
-    slow = utils._collect_all_valid_cia_ops
-    known = functools.cache(lambda: frozenset(slow()))
+    enough, and takes more time than all the rest.
+
+    No composite operator is kept then, also where a partitioner asks for that.
+    """
     with ExitStack() as stack:
         for module in (utils, decomp_utils, exported_program):
             stack.enter_context(
-                mock.patch.object(module, "_collect_all_valid_cia_ops", lambda: set(known()))
+                mock.patch.object(
+                    module, "_collect_all_valid_cia_ops", lambda: set(_known_operators())
+                )
             )
         stack.enter_context(
             mock.patch.object(
