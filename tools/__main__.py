@@ -249,7 +249,12 @@ def check() -> int:
     return DIFFERS if different else DONE
 
 
-@commands.command("plan", help="\b\n" + (plan.__doc__ or ""), short_help="Draw a memory plan.")
+# Click fills each paragraph unless it begins like that.
+_AS_IT_STANDS = "\b\n"
+_PLAN_HELP = "\n\n".join(_AS_IT_STANDS + each for each in (plan.__doc__ or "").split("\n\n"))
+
+
+@commands.command("plan", help=_PLAN_HELP, short_help="Draw a memory plan.")
 @click.argument("model", metavar="FILE.py:FUNCTION")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("plan.html"), show_default=True
