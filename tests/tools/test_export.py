@@ -90,6 +90,7 @@ def test_each_patch_names_nothing_that_only_another_defines(tmp_path: Path) -> N
     assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
+@pytest.mark.slow
 def test_every_step_passes_upstream_s_linters(tmp_path: Path) -> None:
     loaded = series.load()
     checkout = release_repository(versions.DEFAULT, tmp_path / "checkout")
