@@ -4,14 +4,10 @@
 
 import dataclasses
 import difflib
-import math
 import operator
 import warnings
-from bisect import bisect_left
-from collections import defaultdict
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import field
 from typing import (
     Any,
     Dict,
@@ -35,6 +31,18 @@ from executorch.exir.memory_planning import (
 )
 from executorch.exir.pass_base import PassBase
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
+from executorch.exir.passes.shared_buffers import (
+    alignments_of,
+    apply_moves,
+    find_overlap,
+    is_placed,
+    iter_graph_modules,
+    lay_out_fronts,
+    owner_of_placement,
+    plan_moves,
+    SharingMethod,
+    spans_by_arena,
+)
 from executorch.exir.schema import DeviceType, TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
 from torch.export.exported_program import ExportGraphSignature
@@ -121,73 +129,6 @@ def _mutations_take_no_output_memory(
         meta["spec"] = specs
 
 
-def _align_up(value: int, alignment: int) -> int:
-    """The least multiple of `alignment` that is not below `value`."""
-    return -(-value // alignment) * alignment
-
-
-def _owner_of_placement(spec: TensorSpec) -> TensorSpec:
-    """The spec that stores the placement: a view forwards its own to its base."""
-    while isinstance(spec, _ViewSpec):
-        spec = spec._base
-    return spec
-
-
-def _resolve_inplace_root(spec: TensorSpec) -> TensorSpec:
-    """The spec whose allocation holds `spec`'s bytes; itself, if it borrows none."""
-    root = _owner_of_placement(spec)
-    while True:
-        # Up to 1.4 a tensor could only borrow all of another's storage; the field's
-        # old name now stands for "borrows at offset 0" and refuses other offsets.
-        if hasattr(root, "storage_base"):
-            base = root.storage_base
-        else:
-            base = root.inplace_base
-        if base is None:
-            return root
-        root = _owner_of_placement(base)
-
-
-def _iter_graph_modules(
-    graph_module: torch.fx.GraphModule,
-) -> Iterator[torch.fx.GraphModule]:
-    """The graph and those of its control flow, however deep, each once.
-
-    Delegates' own graphs are not among them: their backends plan those.
-    """
-    seen: Dict[torch.fx.GraphModule, None] = {graph_module: None}
-    pending = [graph_module]
-    while pending:
-        current = pending.pop()
-        yield current
-        for node in current.graph.nodes:
-            inner = node.op == "get_attr" and getattr(current, node.target, None)
-            if isinstance(inner, torch.fx.GraphModule) and inner not in seen:
-                seen[inner] = None
-                pending.append(inner)
-
-
-def _iter_unique_specs(graph_module: torch.fx.GraphModule) -> Iterator[TensorSpec]:
-    """Every spec with a placement of its own, each once, in the order of the graph.
-
-    Control-flow graphs are included. Views are not: they have their base's placement.
-    """
-    seen: Dict[TensorSpec, None] = {}
-    for module in _iter_graph_modules(graph_module):
-        for node in module.graph.nodes:
-            for leaf in pytree.tree_leaves(node.meta.get("spec")):
-                if not isinstance(leaf, TensorSpec):
-                    continue
-                spec = _owner_of_placement(leaf)
-                if spec not in seen:
-                    seen[spec] = None
-                    yield spec
-
-
-def _is_placed(spec: TensorSpec) -> bool:
-    return spec.mem_id is not None and spec.mem_offset is not None
-
-
 def _declared_placeholders(
     graph_module: torch.fx.GraphModule,
     graph_signature: ExportGraphSignature,
@@ -212,7 +153,7 @@ def _collect_declared_shared_specs(
     Buffers that the method only reads are included, though nothing has planned them.
     """
     found = {
-        fqn: _owner_of_placement(node.meta["spec"])
+        fqn: owner_of_placement(node.meta["spec"])
         for fqn, node in _declared_placeholders(graph_module, graph_signature, declared)
     }
     return dict(sorted(found.items()))
@@ -229,221 +170,6 @@ def _keep_in_program(
     """
     for _, node in _declared_placeholders(graph_module, graph_signature, declared):
         node.meta.pop("constant_tag", None)
-
-
-@dataclass(frozen=True)
-class _SharingMethod:
-    """A method that is planned, as the whole program's layout needs to know it."""
-
-    name: str
-    graph_module: torch.fx.GraphModule
-    # In bytes; what the method's offsets have to be multiples of.
-    alignment: int
-    # The declared buffers that it has, by FQN.
-    shared: Mapping[str, TensorSpec]
-    # FQNs of all the buffers that it has (an exported method also lists those that it
-    # has no use for), of those that it uses, and of those that it writes.
-    buffers: FrozenSet[str]
-    used: FrozenSet[str]
-    mutated: FrozenSet[str]
-
-    def planned(self) -> Dict[str, TensorSpec]:
-        """The declared buffers that the algorithm has planned in this method."""
-        return {f: spec for f, spec in self.shared.items() if f in self.mutated}
-
-
-@dataclass(frozen=True)
-class _Span:
-    """Bytes [start, end) of an arena, and the spec whose allocation they belong to."""
-
-    start: int
-    end: int
-    root: Optional[TensorSpec]
-
-
-@dataclass(frozen=True)
-class _Fronts:
-    """What the front of each arena holds: (arena, offset) by FQN, and bytes by arena."""
-
-    places: Mapping[str, Tuple[int, int]]
-    bytes: Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class _ArenaMove:
-    """How an arena is laid out anew: a front is made free and gaps are closed.
-
-    `closed[i]` counts the bytes of the gaps up to and including the one that starts
-    at `gaps[i]`. A gap is where a shared buffer was, so nothing else ever lies in it;
-    hence two tensors that didn't overlap still don't.
-    """
-
-    front: int
-    gaps: Sequence[int]
-    closed: Sequence[int]
-
-    def moved(self, offset: int) -> int:
-        """Where the byte at `offset` goes, if it isn't in a gap."""
-        passed = bisect_left(self.gaps, offset)
-        return offset + self.front - (self.closed[passed - 1] if passed else 0)
-
-
-def _spans_by_arena(graph_module: torch.fx.GraphModule) -> Dict[int, List[_Span]]:
-    """The bytes that the plan gives to tensors, by arena, by where they start."""
-    spans: Dict[int, List[_Span]] = defaultdict(list)
-    for spec in _iter_unique_specs(graph_module):
-        if _is_placed(spec) and spec.nbytes() > 0:
-            end = spec.mem_offset + spec.nbytes()
-            root = _resolve_inplace_root(spec)
-            spans[spec.mem_id].append(_Span(spec.mem_offset, end, root))
-    for arena in spans.values():
-        arena.sort(key=lambda span: span.start)
-    return spans
-
-
-def _find_overlap(
-    spans: Sequence[_Span], shared: Iterable[TensorSpec]
-) -> Optional[Tuple[_Span, _Span]]:
-    """Two spans with bytes in common of which at least one is a shared buffer's.
-
-    `spans` come by where they start, so the one that reaches furthest tells.
-    """
-    roots = frozenset(shared)
-    furthest = furthest_shared = _Span(0, 0, None)
-    for span in spans:
-        is_shared = span.root in roots
-        rival = furthest if is_shared else furthest_shared
-        if rival.end > span.start and rival.root is not span.root:
-            return rival, span
-        if span.end > furthest.end:
-            furthest = span
-        if is_shared and span.end > furthest_shared.end:
-            furthest_shared = span
-    return None
-
-
-def _find_gaps(
-    spans: Sequence[_Span],
-    shared: Iterable[TensorSpec],
-    alignment: int,
-    arena_bytes: int,
-) -> List[Tuple[int, int]]:
-    """Start and bytes of what the shared buffers leave behind, in order.
-
-    Closing a gap moves what lies behind by a multiple of `alignment`, all other
-    offsets staying aligned. `spans` come by where they start.
-    """
-    roots = frozenset(shared)
-    gaps: List[Tuple[int, int]] = []
-    start, end = None, 0
-    for span in (*spans, _Span(arena_bytes, arena_bytes, None)):
-        if span.root in roots:
-            start = span.start if start is None else start
-            end = max(end, span.end)
-        elif start is not None:
-            size = min(span.start, _align_up(end, alignment)) - start
-            gaps.append((start, size - size % alignment))
-            start = None
-    return gaps
-
-
-def _alignments_of(methods: Iterable[_SharingMethod]) -> Dict[int, int]:
-    """By arena, an alignment in bytes that does for all tensors of all methods there.
-
-    An algorithm may align some arenas more strictly than the pass asks for.
-    """
-    alignments: Dict[int, int] = {}
-    for method in methods:
-        for spec in _iter_unique_specs(method.graph_module):
-            if _is_placed(spec):
-                known = alignments.get(spec.mem_id, method.alignment)
-                alignments[spec.mem_id] = math.lcm(
-                    known, method.alignment, spec.alignment
-                )
-    return alignments
-
-
-def _lay_out_fronts(
-    specs: Mapping[str, TensorSpec], alignments: Mapping[int, int]
-) -> _Fronts:
-    """Line up buffers in the order of their FQNs, each in the arena that it is in."""
-    places: Dict[str, Tuple[int, int]] = {}
-    ends: Dict[int, int] = {}
-    for fqn, spec in sorted(specs.items()):
-        offset = ends.get(spec.mem_id, 0)
-        places[fqn] = (spec.mem_id, offset)
-        ends[spec.mem_id] = _align_up(offset + spec.nbytes(), alignments[spec.mem_id])
-    return _Fronts(places, ends)
-
-
-def _plan_moves(
-    method: _SharingMethod, fronts: _Fronts, alignments: Mapping[int, int]
-) -> Dict[int, _ArenaMove]:
-    """By arena, how the method makes room for the fronts."""
-    spans = _spans_by_arena(method.graph_module)
-    sizes = method.graph_module.meta["non_const_buffer_sizes"]
-    shared = method.planned().values()
-    moves: Dict[int, _ArenaMove] = {}
-    for arena, front in fronts.bytes.items():
-        size = sizes[arena] if arena < len(sizes) else 0
-        gaps = _find_gaps(spans.get(arena, []), shared, alignments[arena], size)
-        moves[arena] = _ArenaMove(
-            front=front,
-            gaps=[start for start, _ in gaps],
-            closed=list(accumulate(size for _, size in gaps)),
-        )
-    return moves
-
-
-def _apply_moves(
-    method: _SharingMethod, fronts: _Fronts, moves: Mapping[int, _ArenaMove]
-) -> None:
-    """Put the method's shared buffers on the fronts and all the rest behind."""
-    places = {
-        spec: fronts.places[fqn]
-        for fqn, spec in method.shared.items()
-        if fqn in fronts.places
-    }
-    offsets: Dict[TensorSpec, int] = {}
-    for spec in _iter_unique_specs(method.graph_module):
-        if spec in places or not _is_placed(spec):
-            continue
-        root = _resolve_inplace_root(spec)
-        if root in places:
-            offsets[spec] = places[root][1] + spec.mem_offset - root.mem_offset
-        elif spec.mem_id in moves:
-            offsets[spec] = moves[spec.mem_id].moved(spec.mem_offset)
-    for spec, offset in offsets.items():
-        spec.mem_offset = offset
-    for spec, (arena, offset) in places.items():
-        spec.mem_id, spec.mem_offset = arena, offset
-    _resize_arenas(method, moves, {arena for arena, _ in places.values()})
-
-
-def _resize_arenas(
-    method: _SharingMethod, moves: Mapping[int, _ArenaMove], held: Iterable[int]
-) -> None:
-    """Let the recorded sizes follow the moves; arenas that are `held` have their front.
-
-    The lists are changed in place. The emitter sees another module than this one, and
-    these lists are what the two have in common.
-    """
-    recorded: Dict[int, List[int]] = {}
-    for module in _iter_graph_modules(method.graph_module):
-        for sizes in (
-            module.meta.get("non_const_buffer_sizes"),
-            getattr(module, "input_mem_buffer_sizes", None),
-        ):
-            if sizes is not None:
-                recorded[id(sizes)] = sizes
-    for sizes in recorded.values():
-        for arena, move in moves.items():
-            if arena < len(sizes) and sizes[arena] > 0:
-                sizes[arena] = move.moved(sizes[arena])
-    sizes = method.graph_module.meta["non_const_buffer_sizes"]
-    for arena in held:
-        sizes.extend([0] * (arena + 1 - len(sizes)))
-        sizes[arena] = max(sizes[arena], moves[arena].front)
 
 
 def _checked_shared_fqns(
@@ -518,7 +244,7 @@ def _check_backends_own_none(
 ) -> None:
     """Refuse what a backend has taken over, with the contents of now; ValueError."""
     names = frozenset(declared)
-    for module in _iter_graph_modules(graph_module):
+    for module in iter_graph_modules(graph_module):
         for node in module.graph.nodes:
             if node.target is not executorch_call_delegate:
                 continue
@@ -533,12 +259,12 @@ def _check_backends_own_none(
                 )
 
 
-def _describe(method: _SharingMethod, spec: Optional[TensorSpec]) -> str:
+def _describe(method: SharingMethod, spec: Optional[TensorSpec]) -> str:
     """Name a tensor for a reader: the declared buffer, or the node that makes it."""
     for fqn, shared in method.shared.items():
         if shared is spec:
             return f"shared buffer '{fqn}'"
-    for module in _iter_graph_modules(method.graph_module):
+    for module in iter_graph_modules(method.graph_module):
         for node in module.graph.nodes:
             leaves = pytree.tree_leaves(node.meta.get("spec"))
             if any(leaf is spec for leaf in leaves):
@@ -553,7 +279,7 @@ def _device_of_arena(graph_module: torch.fx.GraphModule, arena: int) -> str:
     return f"{DeviceType.CPU.name}:0"
 
 
-def _traits(method: _SharingMethod, fqn: str, arena: int) -> Dict[str, Any]:
+def _traits(method: SharingMethod, fqn: str, arena: int) -> Dict[str, Any]:
     """What all methods have to agree on about a buffer.
 
     Who only reads it has no say in the arena, but must be able to have it there.
@@ -568,7 +294,7 @@ def _traits(method: _SharingMethod, fqn: str, arena: int) -> Dict[str, Any]:
     }
 
 
-def _check_same(fqn: str, home: _SharingMethod, other: _SharingMethod) -> None:
+def _check_same(fqn: str, home: SharingMethod, other: SharingMethod) -> None:
     arena = home.shared[fqn].mem_id
     found = _traits(other, fqn, arena)
     for trait, wanted in _traits(home, fqn, arena).items():
@@ -581,7 +307,7 @@ def _check_same(fqn: str, home: _SharingMethod, other: _SharingMethod) -> None:
             )
 
 
-def _unknown_buffer(fqn: str, methods: Sequence[_SharingMethod]) -> ValueError:
+def _unknown_buffer(fqn: str, methods: Sequence[SharingMethod]) -> ValueError:
     known = sorted(frozenset().union(*(method.buffers for method in methods)))
     known.sort(key=lambda name: -difflib.SequenceMatcher(None, fqn, name).ratio())
     nearest = ", ".join(f"'{name}'" for name in known[:3]) or "none at all"
@@ -593,7 +319,7 @@ def _unknown_buffer(fqn: str, methods: Sequence[_SharingMethod]) -> ValueError:
 
 
 def _agreed_specs(
-    methods: Sequence[_SharingMethod], declared: Iterable[str]
+    methods: Sequence[SharingMethod], declared: Iterable[str]
 ) -> Dict[str, TensorSpec]:
     """Each declared buffer's spec in the first method that writes it.
 
@@ -621,7 +347,7 @@ def _agreed_specs(
 
 
 def _warn_of_private_copies(
-    methods: Sequence[_SharingMethod], declared: FrozenSet[str]
+    methods: Sequence[SharingMethod], declared: FrozenSet[str]
 ) -> None:
     """Warn, once for all, of state that several methods have and that isn't shared."""
     mutated = frozenset().union(*(method.mutated for method in methods))
@@ -660,7 +386,7 @@ def _share_in_second_arena(state: "_MemoryPlanningState", alignment: int) -> Non
 
 
 def _share_on_fronts(
-    methods: Sequence[_SharingMethod], declared: FrozenSet[str]
+    methods: Sequence[SharingMethod], declared: FrozenSet[str]
 ) -> None:
     """Give each declared buffer one place in all methods, and keep it free in all.
 
@@ -668,14 +394,14 @@ def _share_on_fronts(
         ValueError: The methods can't agree on a buffer. They are left as they were.
     """
     specs = _agreed_specs(methods, declared)
-    alignments = _alignments_of(methods)
-    fronts = _lay_out_fronts(specs, alignments)
-    moves = [_plan_moves(method, fronts, alignments) for method in methods]
+    alignments = alignments_of(methods)
+    fronts = lay_out_fronts(specs, alignments)
+    moves = [plan_moves(method, fronts, alignments) for method in methods]
     for method, move in zip(methods, moves):
         for fqn, spec in method.shared.items():
             # Nothing has planned it, nor aligned it, where it is only read.
             spec.realign(specs[fqn].alignment)
-        _apply_moves(method, fronts, move)
+        apply_moves(method, fronts, move)
     _warn_of_private_copies(methods, declared)
 
 
@@ -726,7 +452,7 @@ class _MemoryPlanningState:
     method_names: List[str] = field(default_factory=list)
     # Whether a method is being planned; still set when that has failed.
     in_method: bool = False
-    methods: List[_SharingMethod] = field(default_factory=list)
+    methods: List[SharingMethod] = field(default_factory=list)
 
     def take(self) -> "_MemoryPlanningState":
         """All that is known of the program, which is forgotten here."""
@@ -769,7 +495,7 @@ class MemoryPlanningPass(PassBase):
                 isn't the buffer's alone.
         """
         buffers = graph_signature.inputs_to_buffers
-        method = _SharingMethod(
+        method = SharingMethod(
             name=self.state.next_method(),
             graph_module=graph_module,
             alignment=self.alignment,
@@ -786,26 +512,26 @@ class MemoryPlanningPass(PassBase):
         )
         self._validate_shared_placement(method)
         _keep_in_program(graph_module, graph_signature, self.shared_buffer_fqns)
-        alignments = _alignments_of([method])
-        fronts = _lay_out_fronts(method.planned(), alignments)
-        _apply_moves(method, fronts, _plan_moves(method, fronts, alignments))
+        alignments = alignments_of([method])
+        fronts = lay_out_fronts(method.planned(), alignments)
+        apply_moves(method, fronts, plan_moves(method, fronts, alignments))
         self.state.methods.append(method)
 
-    def _validate_shared_placement(self, method: _SharingMethod) -> None:
+    def _validate_shared_placement(self, method: SharingMethod) -> None:
         """Check that the algorithm gave each declared buffer bytes of its own.
 
         Raises:
             ValueError: Arena or offset is unset, or another tensor lies there.
         """
         for fqn, spec in method.planned().items():
-            if not _is_placed(spec):
+            if not is_placed(spec):
                 raise ValueError(
                     f"Shared buffer '{fqn}' of method {method.name}: the planning "
                     f"algorithm left it at arena {spec.mem_id}, offset "
                     f"{spec.mem_offset}; expected both to be set"
                 )
-        for arena, spans in sorted(_spans_by_arena(method.graph_module).items()):
-            overlap = _find_overlap(spans, method.planned().values())
+        for arena, spans in sorted(spans_by_arena(method.graph_module).items()):
+            overlap = find_overlap(spans, method.planned().values())
             if overlap is not None:
                 first, second = (
                     f"{_describe(method, span.root)} at bytes {span.start} to {span.end}"
