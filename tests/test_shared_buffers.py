@@ -269,7 +269,6 @@ def test_names_that_are_none(planning: dict[str, Any], told: tuple[str, ...]) ->
     [
         ({"count": Counter()}, "step", ("'step'", "'count'", "'steps'", "nearest")),
         ({"count": Counter()}, "scale", ("'scale'", "parameter", "'count'")),
-        ({"look": Reader()}, "steps", ("'steps'", "constant", "'look'")),
         (
             {"one": Counter(4), "other": Counter(8)},
             "steps",

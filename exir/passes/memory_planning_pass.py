@@ -3,15 +3,14 @@
 # LICENSE file in the root directory of this source tree.
 
 import dataclasses
-import difflib
+import math
 import operator
-import warnings
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import (
     Any,
+    Container,
     Dict,
-    FrozenSet,
     Iterable,
     Iterator,
     List,
@@ -20,32 +19,56 @@ from typing import (
     Sequence,
     Set,
     Tuple,
+    Union,
 )
 
 import torch
-from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.memory_planning import (
     _alias_inplace_result_specs,
+    _contains_xnnpack_delegate,
     _is_inplace_node,
     get_node_tensor_specs,
 )
 from executorch.exir.pass_base import PassBase
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
+from executorch.exir.passes.shared_buffer_agreement import (
+    agree,
+    check_apart,
+    check_bounded,
+    describe_method,
+    device_entry,
+    SharingMethod,
+    warn_of_lone_buffers,
+    warn_of_lost_state,
+    warn_of_private_copies,
+)
+from executorch.exir.passes.shared_buffer_names import (  # noqa: F401
+    check_names_of_method,
+    checked_names,
+    MethodNames,
+    names_of_program,
+    names_of_signature,
+    resolve_names,
+    ResolvedNames,
+    SharedBufferFqns,
+    SharedNames,
+)
 from executorch.exir.passes.shared_buffers import (
     alignments_of,
     apply_moves,
-    find_overlap,
+    ArenaMove,
+    Fronts,
     is_placed,
-    iter_graph_modules,
+    iter_unique_specs,
     lay_out_fronts,
-    owner_of_placement,
+    MethodPlan,
     plan_moves,
-    SharingMethod,
+    sizes_after,
+    Slot,
     spans_by_arena,
 )
-from executorch.exir.schema import DeviceType, TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
-from torch.export.exported_program import ExportGraphSignature
+from torch.export.exported_program import ExportedProgram, ExportGraphSignature
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -129,240 +152,43 @@ def _mutations_take_no_output_memory(
         meta["spec"] = specs
 
 
-def _declared_placeholders(
-    graph_module: torch.fx.GraphModule,
-    graph_signature: ExportGraphSignature,
-    declared: Iterable[str],
-) -> Iterator[Tuple[str, Node]]:
-    """The placeholders of the declared buffers that this method has, with their FQNs."""
-    names = frozenset(declared)
-    for node in graph_module.graph.nodes:
-        if node.op == "placeholder":
-            fqn = graph_signature.inputs_to_buffers.get(node.target)
-            if fqn in names:
-                yield fqn, node
+# What an XNNPACK delegate may read behind a tensor, in bytes.
+_XNNPACK_PADDING = 64
+
+SHARED_ARENAS = ("front", "own")
 
 
-def _collect_declared_shared_specs(
-    graph_module: torch.fx.GraphModule,
-    graph_signature: ExportGraphSignature,
-    declared: Iterable[str],
-) -> Dict[str, TensorSpec]:
-    """Specs of the declared buffers that this method has, by FQN and in its order.
+def mutable_buffer_fqns(manager: Any) -> List[str]:
+    """The names of all buffers that some method of a program mutates, sorted.
 
-    Buffers that the method only reads are included, though nothing has planned them.
+    `shared_buffer_fqns=mutable_buffer_fqns(edge)` shares all state by name. State that
+    a backend keeps for itself isn't among it.
+
+    Args:
+        manager: an `EdgeProgramManager`, or what else has `methods` and
+            `exported_program(method)`
     """
-    found = {
-        fqn: owner_of_placement(node.meta["spec"])
-        for fqn, node in _declared_placeholders(graph_module, graph_signature, declared)
-    }
-    return dict(sorted(found.items()))
-
-
-def _keep_in_program(
-    graph_module: torch.fx.GraphModule,
-    graph_signature: ExportGraphSignature,
-    declared: Iterable[str],
-) -> None:
-    """Take back that a declared buffer goes to a file of constants.
-
-    `external_constants` has tagged what this method only reads, though others write it.
-    """
-    for _, node in _declared_placeholders(graph_module, graph_signature, declared):
-        node.meta.pop("constant_tag", None)
-
-
-def _checked_shared_fqns(
-    fqns: Optional[Iterable[str]], share_mutable_buffers: bool
-) -> Optional[FrozenSet[str]]:
-    """`shared_buffer_fqns` as a set, if it makes sense; raises ValueError if not."""
-    if fqns is None:
-        return None
-    if isinstance(fqns, (str, bytes)):
-        raise ValueError(
-            f"shared_buffer_fqns is the single string {fqns!r}, not a collection of "
-            f"names; did you mean [{fqns!r}]?"
-        )
-    names = frozenset(fqns)
-    strange = [name for name in names if not isinstance(name, str)]
-    if strange:
-        raise ValueError(
-            f"shared_buffer_fqns holds {strange[0]!r}, a {type(strange[0]).__name__}; "
-            "expected fully qualified names of buffers, which are strings"
-        )
-    if not names:
-        raise ValueError(
-            "shared_buffer_fqns is empty; name the buffers to share, or leave it at "
-            "None to share all mutable buffers in an arena of their own"
-        )
-    if not share_mutable_buffers:
-        raise ValueError(
-            f"shared_buffer_fqns names {', '.join(sorted(names))} but "
-            "share_mutable_buffers is False; set share_mutable_buffers=True to share"
-        )
-    return names
-
-
-def _check_declared_inputs(
-    graph_module: torch.fx.GraphModule,
-    graph_signature: Optional[ExportGraphSignature],
-    declared: Iterable[str],
-    method: str,
-) -> None:
-    """Refuse, before anything is planned, what can't be shared; raises ValueError."""
-    if graph_signature is None:
-        raise ValueError(
-            f"Method {method}: shared_buffer_fqns needs the graph signature, which "
-            "tells buffers from other inputs, but None was given; call "
-            "run(graph_module, graph_signature)"
-        )
-    kinds = {
-        "parameter": graph_signature.inputs_to_parameters,
-        "constant": graph_signature.inputs_to_lifted_tensor_constants,
-    }
-    for fqn in sorted(declared):
-        for kind, inputs in kinds.items():
-            if fqn in inputs.values():
-                raise ValueError(
-                    f"Shared buffer '{fqn}' is a {kind} in method {method}; expected "
-                    "a buffer. Constants are stored once for all methods as it is: "
-                    "take the name out of shared_buffer_fqns"
-                )
-    specs = _collect_declared_shared_specs(graph_module, graph_signature, declared)
-    for fqn, spec in specs.items():
-        if spec.shape_dynamism == TensorShapeDynamism.DYNAMIC_UNBOUND:
-            raise ValueError(
-                f"Shared buffer '{fqn}' of method {method} has the shape "
-                f"{list(spec.shape)}, which has no upper bound; expected a bounded "
-                "one, since a shared buffer has a fixed place"
-            )
-    _check_backends_own_none(graph_module, declared, method)
-
-
-def _check_backends_own_none(
-    graph_module: torch.fx.GraphModule, declared: Iterable[str], method: str
-) -> None:
-    """Refuse what a backend has taken over, with the contents of now; ValueError."""
-    names = frozenset(declared)
-    for module in iter_graph_modules(graph_module):
-        for node in module.graph.nodes:
-            if node.target is not executorch_call_delegate:
-                continue
-            lowered = getattr(module, node.args[0].target)
-            owned = lowered.original_module.graph_signature.inputs_to_buffers
-            for fqn in sorted(names.intersection(owned.values())):
-                raise ValueError(
-                    f"Shared buffer '{fqn}' of method {method} belongs to a delegate "
-                    f"to {lowered.backend_id}, which keeps a copy of its own; expected "
-                    "an input of the method. Keep the operators that read it out of "
-                    "the partition, or take the name out of shared_buffer_fqns"
-                )
-
-
-def _describe(method: SharingMethod, spec: Optional[TensorSpec]) -> str:
-    """Name a tensor for a reader: the declared buffer, or the node that makes it."""
-    for fqn, shared in method.shared.items():
-        if shared is spec:
-            return f"shared buffer '{fqn}'"
-    for module in iter_graph_modules(method.graph_module):
-        for node in module.graph.nodes:
-            leaves = pytree.tree_leaves(node.meta.get("spec"))
-            if any(leaf is spec for leaf in leaves):
-                return f"tensor '{node.name}'"
-    return "another tensor"
-
-
-def _device_of_arena(graph_module: torch.fx.GraphModule, arena: int) -> str:
-    for entry in graph_module.meta.get("non_const_buffer_device") or ():
-        if entry.buffer_idx == arena:
-            return f"{entry.device_type.name}:{entry.device_index}"
-    return f"{DeviceType.CPU.name}:0"
-
-
-def _traits(method: SharingMethod, fqn: str, arena: int) -> Dict[str, Any]:
-    """What all methods have to agree on about a buffer.
-
-    Who only reads it has no say in the arena, but must be able to have it there.
-    """
-    spec = method.shared[fqn]
-    return {
-        "dtype": spec.dtype,
-        "size": f"{list(spec.shape)} ({spec.nbytes()} bytes)",
-        "dim order": list(spec.dim_order),
-        "arena": spec.mem_id if fqn in method.mutated else arena,
-        f"arena {arena}'s device": _device_of_arena(method.graph_module, arena),
-    }
-
-
-def _check_same(fqn: str, home: SharingMethod, other: SharingMethod) -> None:
-    arena = home.shared[fqn].mem_id
-    found = _traits(other, fqn, arena)
-    for trait, wanted in _traits(home, fqn, arena).items():
-        if found[trait] != wanted:
-            raise ValueError(
-                f"Shared buffer '{fqn}' has {trait} {wanted} in method {home.name} "
-                f"but {trait} {found[trait]} in method {other.name}; one place can't "
-                "serve both. Export both methods from the same buffer and plan it "
-                "alike, or take the name out of shared_buffer_fqns"
-            )
-
-
-def _unknown_buffer(fqn: str, methods: Sequence[SharingMethod]) -> ValueError:
-    known = sorted(frozenset().union(*(method.buffers for method in methods)))
-    known.sort(key=lambda name: -difflib.SequenceMatcher(None, fqn, name).ratio())
-    nearest = ", ".join(f"'{name}'" for name in known[:3]) or "none at all"
-    names = ", ".join(method.name for method in methods)
-    return ValueError(
-        f"Shared buffer '{fqn}' is in none of the methods ({names}); the nearest "
-        f"buffers that they have: {nearest}"
+    signatures = (
+        manager.exported_program(method).graph_signature for method in manager.methods
+    )
+    return sorted(
+        {fqn for each in signatures for fqn in each.buffers_to_mutate.values()}
     )
 
 
-def _agreed_specs(
-    methods: Sequence[SharingMethod], declared: Iterable[str]
-) -> Dict[str, TensorSpec]:
-    """Each declared buffer's spec in the first method that writes it.
-
-    Raises:
-        ValueError: No method has the buffer, or none writes it, or two methods have
-            it with another size, dtype or arena.
-    """
-    specs: Dict[str, TensorSpec] = {}
-    for fqn in sorted(declared):
-        having = [method for method in methods if fqn in method.shared]
-        if not having:
-            raise _unknown_buffer(fqn, methods)
-        home = next((each for each in having if fqn in each.mutated), None)
-        if home is None:
-            names = ", ".join(method.name for method in having)
-            raise ValueError(
-                f"Shared buffer '{fqn}' is a constant: {names} only read it, and "
-                "expected was a method that writes it. Constants are stored once for "
-                "all methods as it is: take the name out of shared_buffer_fqns"
-            )
-        for method in having:
-            _check_same(fqn, home, method)
-        specs[fqn] = home.shared[fqn]
-    return specs
-
-
-def _warn_of_private_copies(
-    methods: Sequence[SharingMethod], declared: FrozenSet[str]
-) -> None:
-    """Warn, once for all, of state that several methods have and that isn't shared."""
-    mutated = frozenset().union(*(method.mutated for method in methods))
-    lines: List[str] = []
-    for fqn in sorted(mutated - declared):
-        using = [method.name for method in methods if fqn in method.used]
-        if len(using) > 1:
-            lines.append(f"'{fqn}' ({', '.join(using)})")
-    if lines:
-        warnings.warn(
-            "Mutable buffers that are not in shared_buffer_fqns though several "
-            f"methods use them: {'; '.join(lines)}. Each method keeps a copy of its "
-            "own, so none sees what another writes.",
-            stacklevel=3,
+def _checked_shared_arena(shared_arena: str, names: Optional[SharedNames]) -> str:
+    """`shared_arena`, if it makes sense; raises ValueError if not."""
+    if shared_arena not in SHARED_ARENAS:
+        raise ValueError(
+            f"shared_arena is {shared_arena!r}; expected one of "
+            f"{', '.join(map(repr, SHARED_ARENAS))}"
         )
+    if shared_arena == "own" and names is None:
+        raise ValueError(
+            "shared_arena='own' takes shared_buffer_fqns; without it "
+            "share_mutable_buffers puts all mutable buffers in arena 2 as it is"
+        )
+    return shared_arena
 
 
 def _share_in_second_arena(state: "_MemoryPlanningState", alignment: int) -> None:
@@ -385,32 +211,173 @@ def _share_in_second_arena(state: "_MemoryPlanningState", alignment: int) -> Non
         sizes.append(front)
 
 
-def _share_on_fronts(
-    methods: Sequence[SharingMethod], declared: FrozenSet[str]
-) -> None:
-    """Give each declared buffer one place in all methods, and keep it free in all.
+@dataclass(frozen=True)
+class _Planned:
+    """A method that has been planned, and where its buffers are by now."""
 
-    Raises:
-        ValueError: The methods can't agree on a buffer. They are left as they were.
+    method: SharingMethod
+    plan: MethodPlan
+    # The state of this method alone.
+    private: Mapping[Slot, TensorSpec]
+    # What says on which device the algorithm has put a buffer; None for the host.
+    devices: Mapping[Slot, Optional[Any]]
+    # The first arena behind all that hold anything but mutable buffers.
+    first_free_arena: int
+    # Where the program's buffers were when this method was last laid out.
+    fronts: Optional[Fronts] = None
+
+
+def _shared_slot(label: str) -> Slot:
+    return Slot(-1, label)
+
+
+def _first_free_arena(
+    graph_module: torch.fx.GraphModule, state: Container[TensorSpec]
+) -> int:
+    """The first arena behind all that hold, or are reserved for, anything but `state`."""
+    spans = spans_by_arena(graph_module)
+    used = {1}
+    for arena, size in enumerate(graph_module.meta["non_const_buffer_sizes"]):
+        roots = [span.root for span in spans.get(arena, ())]
+        if any(root not in state for root in roots) or (size > 0 and not roots):
+            used.add(arena)
+    return max(used) + 1
+
+
+def _pinned_arenas(
+    graph_module: torch.fx.GraphModule, state: Container[TensorSpec]
+) -> Iterator[int]:
+    """The arenas that passes before planning have chosen for anything but `state`."""
+    for spec in iter_unique_specs(graph_module):
+        if spec.mem_id is not None and spec not in state:
+            yield spec.mem_id
+
+
+def _device_key(entry: Optional[Any]) -> Tuple[int, int]:
+    return (0, 0) if entry is None else (entry.device_type.value, entry.device_index)
+
+
+def _lay_out(
+    planned: Sequence[_Planned],
+    homes: Mapping[str, SharingMethod],
+    first_own_arena: Optional[int],
+) -> Tuple[Fronts, Dict[int, int], Dict[int, Optional[Any]]]:
+    """Give each buffer of the program a place.
+
+    Args:
+        planned: The methods.
+        homes: By label, the method that decides on a shared buffer.
+        first_own_arena: The first of the arenas for nothing but these buffers, one for
+            each device. If it is None, each buffer keeps its arena.
+
+    Returns:
+        The places, the alignments of arenas, and the devices of the arenas for nothing
+        but these buffers.
     """
-    specs = _agreed_specs(methods, declared)
-    alignments = alignments_of(methods)
-    fronts = lay_out_fronts(specs, alignments)
-    moves = [plan_moves(method, fronts, alignments) for method in methods]
-    for method, move in zip(methods, moves):
-        for fqn, spec in method.shared.items():
-            # Nothing has planned it, nor aligned it, where it is only read.
-            spec.realign(specs[fqn].alignment)
-        apply_moves(method, fronts, move)
-    _warn_of_private_copies(methods, declared)
+    specs: Dict[Slot, TensorSpec] = {}
+    devices: Dict[Slot, Optional[Any]] = {}
+    for each in planned:
+        specs.update(each.private)
+        devices.update(each.devices)
+    for label, home in homes.items():
+        specs[_shared_slot(label)] = home.written()[label]
+    arenas = {slot: spec.mem_id for slot, spec in specs.items()}
+    alignments = alignments_of([each.plan for each in planned])
+    own: Dict[int, Optional[Any]] = {}
+    if first_own_arena is not None:
+        entries = {_device_key(devices[slot]): devices[slot] for slot in specs}
+        numbers = {key: first_own_arena + i for i, key in enumerate(sorted(entries))}
+        arenas = {slot: numbers[_device_key(devices[slot])] for slot in specs}
+        own = {numbers[key]: entry for key, entry in entries.items()}
+        of_specs = [spec.alignment for spec in specs.values()]
+        of_methods = [each.plan.alignment for each in planned]
+        for arena in own:
+            alignments[arena] = math.lcm(
+                alignments.get(arena, 1), *of_specs, *of_methods
+            )
+    return lay_out_fronts(specs, arenas, alignments), alignments, own
 
 
-def begin_program(planned_by: Any, methods: Iterable[str]) -> None:
+def _name_devices(
+    graph_module: torch.fx.GraphModule,
+    own: Mapping[int, Optional[Any]],
+    held: Container[int],
+) -> None:
+    """Say of a method's arenas from the first own one on which device they are."""
+    entries = graph_module.meta.get("non_const_buffer_device")
+    if entries is not None and own:
+        entries[:] = [each for each in entries if each.buffer_idx < min(own)] + [
+            dataclasses.replace(entry, buffer_idx=arena)
+            for arena, entry in own.items()
+            if entry is not None and arena in held
+        ]
+
+
+def _place(
+    planned: _Planned,
+    fronts: Fronts,
+    moves: Mapping[int, ArenaMove],
+    own: Mapping[int, Optional[Any]],
+    alignments: Mapping[Slot, int],
+) -> _Planned:
+    """Let a method have the program's buffers at the fronts, and keep away from them."""
+    for each in planned.method.read():
+        slot = _shared_slot(each.label)
+        if slot in fronts.places:
+            # Nothing has planned it, nor aligned it; and `external_constants` may have
+            # said that it goes to a file of constants.
+            each.spec.realign(alignments[slot])
+            each.placeholder.meta.pop("constant_tag", None)
+    plan = apply_moves(planned.plan, fronts, moves)
+    held = {spec.mem_id for _, spec in (*plan.planned.items(), *plan.read)}
+    _name_devices(plan.graph_module, own, held)
+    return dataclasses.replace(planned, plan=plan, fronts=fronts)
+
+
+def _banks_of(algorithm: Any) -> Dict[int, Any]:
+    """The memory banks that an algorithm has to keep within, by arena."""
+    banks: Dict[int, Any] = {}
+    for each in (algorithm, *getattr(algorithm, "algo_list", ())):
+        for bank in getattr(getattr(each, "target", None), "banks", ()):
+            banks[bank.mem_id] = bank
+    return banks
+
+
+def _check_capacity(
+    planned: _Planned,
+    fronts: Fronts,
+    moves: Mapping[int, ArenaMove],
+    banks: Mapping[int, Any],
+) -> None:
+    """Refuse a front that doesn't fit into its bank; ValueError."""
+    for arena, size in enumerate(sizes_after(planned.plan, fronts, moves)):
+        if arena not in banks or size <= banks[arena].size:
+            continue
+        there = [slot for slot, place in fronts.places.items() if place[0] == arena]
+        largest = max(there, key=lambda slot: fronts.nbytes[slot])
+        raise ValueError(
+            f"Bank {banks[arena].name} (arena {arena}) has {banks[arena].size} bytes, "
+            f"but method {planned.method.name} needs {size} there: "
+            f"{fronts.bytes[arena]} are for mutable buffers, which no other method may "
+            f"use, the largest of which is '{largest.name}' with "
+            f"{fronts.nbytes[largest]} bytes. Give the bank more room, pin that buffer "
+            "to another one, or plan with shared_arena='own'"
+        )
+
+
+def begin_program(
+    planned_by: Any, methods: Union[Iterable[str], Mapping[str, ExportedProgram]]
+) -> None:
     """Tell planning passes that a program starts; what they know of another is void.
 
-    Arguments:
+    Args:
         planned_by: the pass for all methods, or a dict of passes by method
-        methods: the program's methods, in the order in which they will be planned
+        methods: the program's methods, in the order in which they will be planned; by
+            name, if what they know of buffers' names is to be used
+
+    Raises:
+        ValueError: Some methods share buffers and others don't know of them, or some
+            names to share are no buffer's.
     """
     passes = planned_by if isinstance(planned_by, dict) else {None: planned_by}
     by_method = {name: passes.get(name, passes.get(None)) for name in methods}
@@ -420,31 +387,66 @@ def begin_program(planned_by: Any, methods: Iterable[str]) -> None:
             each.state = _MemoryPlanningState(method_names=names)
 
 
-def _join_sharing_passes(by_method: Mapping[str, Optional[PassBase]]) -> None:
+def _join_sharing_passes(
+    by_method: Mapping[str, Optional[PassBase]],
+    programs: Optional[Mapping[str, ExportedProgram]],
+) -> None:
     """Let the passes of one program that share buffers know of each other's methods.
 
     Raises:
-        ValueError: Some methods share buffers and others don't know of them.
+        ValueError: Some methods share buffers and others don't know of them, or some
+            names are no buffer's.
     """
-    fqns = {
-        name: getattr(each, "shared_buffer_fqns", None)
-        for name, each in by_method.items()
-    }
-    sharing = next((name for name, declared in fqns.items() if declared), None)
+    ways = {name: _way_of_sharing(each) for name, each in by_method.items()}
+    sharing = next((name for name, way in ways.items() if way is not None), None)
     if sharing is None:
         return
-    for name, declared in fqns.items():
-        if declared != fqns[sharing]:
+    for name, way in ways.items():
+        if way != ways[sharing]:
             raise ValueError(
-                f"Method '{sharing}' is planned with shared_buffer_fqns "
-                f"{sorted(fqns[sharing])} but method '{name}' with "
-                f"{sorted(declared) if declared else None}; every method has to leave "
-                "the shared buffers' places alone, so plan all of them with a "
-                "MemoryPlanningPass that has the same shared_buffer_fqns"
+                f"Method '{sharing}' is planned with {ways[sharing]} but method "
+                f"'{name}' with {way or 'shared_buffer_fqns=None'}; every method has to "
+                "leave the shared buffers' places alone, so plan all of them with a "
+                "MemoryPlanningPass that shares alike"
             )
     state = _MemoryPlanningState(method_names=list(by_method))
+    if programs is not None:
+        names = {name: names_of_program(program) for name, program in programs.items()}
+        state.resolved = resolve_names(ways[sharing].names, names)
     for each in by_method.values():
         each.state = state
+
+
+@dataclass(frozen=True)
+class _WayOfSharing:
+    """What the passes for the methods of a program have to have in common."""
+
+    names: SharedNames
+    shared_arena: str
+    methods_share_arenas: bool
+
+    def __str__(self) -> str:
+        return (
+            f"shared_buffer_fqns [{self.names}], shared_arena {self.shared_arena!r}, "
+            f"methods_share_arenas {self.methods_share_arenas}"
+        )
+
+
+def _way_of_sharing(planner: Optional[PassBase]) -> Optional[_WayOfSharing]:
+    names = getattr(planner, "shared_buffer_fqns", None)
+    if names is None:
+        return None
+    return _WayOfSharing(names, planner.shared_arena, planner.methods_share_arenas)
+
+
+@dataclass
+class _LostState:
+    """State of methods that nothing keeps from other methods."""
+
+    # How many methods the program has, by whichever pass each is planned.
+    methods: int = 0
+    # By method, the FQNs of its mutable buffers.
+    fqns: Dict[str, List[str]] = field(default_factory=dict)
 
 
 class _MemoryPlanningState:
@@ -452,7 +454,14 @@ class _MemoryPlanningState:
     method_names: List[str] = field(default_factory=list)
     # Whether a method is being planned; still set when that has failed.
     in_method: bool = False
-    methods: List[SharingMethod] = field(default_factory=list)
+    # How many methods have been begun.
+    begun: int = 0
+    lost: _LostState = field(default_factory=_LostState)
+    planned: List[_Planned] = field(default_factory=list)
+    # What the names to share mean, if the caller gave the programs.
+    resolved: Optional[ResolvedNames] = None
+    # By method, what its signature says of names.
+    known: Dict[str, MethodNames] = field(default_factory=dict)
 
     def take(self) -> "_MemoryPlanningState":
         """All that is known of the program, which is forgotten here."""
@@ -460,12 +469,18 @@ class _MemoryPlanningState:
         vars(self).update(vars(_MemoryPlanningState()))
         return taken
 
-    def next_method(self) -> str:
+    def bare_name(self) -> str:
+        """The name of the method at hand; empty, if the caller didn't tell."""
+        names = self.method_names
+        return names[self.begun - 1] if self.begun <= len(names) else ""
+
+    def method_name(self) -> str:
         """The name of the method at hand, in quotes, or else its number."""
-        index = len(self.methods)
-        if index < len(self.method_names):
-            return f"'{self.method_names[index]}'"
-        return f"{index + 1} of the program"
+        name = self.bare_name()
+        return f"'{name}'" if name else f"{self.begun} of the program"
+
+    def methods(self) -> List[SharingMethod]:
+        return [each.method for each in self.planned]
 
 
 class MemoryPlanningPass(PassBase):
@@ -478,71 +493,190 @@ class MemoryPlanningPass(PassBase):
         if self.state.in_method:
             self.state.take()
         self.state.in_method = True
+        self.state.begun += 1
+
+    def _note_lost_state(self, graph_signature: Optional[ExportGraphSignature]) -> None:
+        """Note what no method keeps from the others, for a warning in the end."""
+        apart = self.share_mutable_buffers or not self.methods_share_arenas
+        if graph_signature is not None and self.alloc_mutable_buffers and not apart:
+            fqns = sorted(graph_signature.buffers_to_mutate.values())
+            self.state.lost.fqns[self.state.method_name()] = fqns
+
+    def _warn_of_lost_state(self, lost: _LostState) -> None:
+        if max(lost.methods, len(lost.fqns)) > 1 and any(lost.fqns.values()):
+            warn_of_lost_state(lost.fqns)
+        # Other passes for the program have nothing to add.
+        lost.fqns.clear()
+
+    def _describe_method(
+        self,
+        graph_module: torch.fx.GraphModule,
+        graph_signature: ExportGraphSignature,
+        *,
+        is_planned: bool,
+    ) -> SharingMethod:
+        state, name = self.state, self.state.bare_name()
+        names = names_of_signature(graph_signature)
+        if state.resolved is not None:
+            labels = state.resolved.labels[name]
+        elif self.shared_buffer_fqns.by_method and not name:
+            raise ValueError(
+                "shared_buffer_fqns has names by method, but it isn't known which "
+                f"method {state.method_name()} is; call begin_program first"
+            )
+        else:
+            check_names_of_method(self.shared_buffer_fqns, name, names)
+            declared = self.shared_buffer_fqns.in_method(name)
+            labels = {fqn: label for label, fqn in declared.items()}
+        state.known[name or state.method_name()] = names
+        return describe_method(
+            state.method_name(),
+            graph_module,
+            graph_signature,
+            labels,
+            is_planned=is_planned,
+        )
+
+    def _agree(self, methods: Sequence[SharingMethod]) -> Dict[str, SharingMethod]:
+        return agree(methods, keeps_arenas=self.shared_arena == "front")
+
+    def _prepare_sharing(
+        self,
+        graph_module: torch.fx.GraphModule,
+        graph_signature: Optional[ExportGraphSignature],
+    ) -> None:
+        """Refuse, before anything is planned, what can't be shared; raises ValueError.
+
+        Then say in which arenas the algorithm is to plan mutable buffers, where this
+        isn't up to the algorithm.
+        """
+        if graph_signature is None:
+            raise ValueError(
+                f"Method {self.state.method_name()}: shared_buffer_fqns needs the "
+                "graph signature, which tells buffers from other inputs, but None was "
+                "given; call run(graph_module, graph_signature)"
+            )
+        method = self._describe_method(graph_module, graph_signature, is_planned=False)
+        check_bounded(method)
+        homes = self._agree([*self.state.methods(), method])
+        banks = _banks_of(self.memory_planning_algo)
+        written = method.written()
+        if self.shared_arena == "own" and not self.enable_non_cpu_memory_planning:
+            state = [*written.values(), *self._private_state(method).values()]
+            arenas = _pinned_arenas(graph_module, frozenset(state))
+            behind = max((1, *arenas, *banks)) + 1
+            for spec in state:
+                spec.mem_id = max(behind, self._first_own_arena(self.state.planned))
+        elif banks:
+            for label, spec in written.items():
+                arena = homes[label].arenas.get(label)
+                if spec.mem_id is None and arena in banks:
+                    spec.mem_id = arena
+
+    def _private_state(self, method: SharingMethod) -> Mapping[str, TensorSpec]:
+        return method.private if self.methods_share_arenas else {}
+
+    def _first_own_arena(self, planned: Sequence[_Planned]) -> int:
+        banks = _banks_of(self.memory_planning_algo)
+        behind_banks = max((1, *banks)) + 1
+        return max((behind_banks, *(each.first_free_arena for each in planned)))
 
     def _front_pack_shared_buffers(
         self,
         graph_module: torch.fx.GraphModule,
         graph_signature: ExportGraphSignature,
     ) -> None:
-        """Move the method's declared buffers to the fronts of their arenas.
+        """Move the method's mutable buffers to the fronts of their arenas.
 
-        They stand in the order of their FQNs, at aligned offsets, and all else that
-        the method has there follows; no arena grows. Buffers that the method only
-        reads get their places in `run_multimethod`: other methods decide on those.
+        They stand in the order of their labels, behind them the state that methods
+        have for themselves, at aligned offsets, and all else that the method has there
+        follows; no arena grows, but by what other methods have at its front. Places
+        are final as far as the methods up to this one tell.
 
         Raises:
-            ValueError: The algorithm's placement of a declared buffer is missing, or
-                isn't the buffer's alone.
+            ValueError: The algorithm's placement of a mutable buffer is missing, or
+                isn't the buffer's alone, or the methods so far disagree.
         """
-        buffers = graph_signature.inputs_to_buffers
-        method = SharingMethod(
-            name=self.state.next_method(),
-            graph_module=graph_module,
-            alignment=self.alignment,
-            shared=_collect_declared_shared_specs(
-                graph_module, graph_signature, self.shared_buffer_fqns
-            ),
-            buffers=frozenset(buffers.values()),
-            used=frozenset(
-                buffers[node.target]
-                for node in graph_module.graph.nodes
-                if node.op == "placeholder" and node.target in buffers and node.users
-            ),
-            mutated=frozenset(graph_signature.buffers_to_mutate.values()),
-        )
-        self._validate_shared_placement(method)
-        _keep_in_program(graph_module, graph_signature, self.shared_buffer_fqns)
-        alignments = alignments_of([method])
-        fronts = lay_out_fronts(method.planned(), alignments)
-        apply_moves(method, fronts, plan_moves(method, fronts, alignments))
-        self.state.methods.append(method)
+        method = self._describe_method(graph_module, graph_signature, is_planned=True)
+        planned = self._validate_shared_placement(method)
+        self.state.planned = self._place_all([*self.state.planned, planned], [planned])
 
-    def _validate_shared_placement(self, method: SharingMethod) -> None:
-        """Check that the algorithm gave each declared buffer bytes of its own.
+    def _validate_shared_placement(self, method: SharingMethod) -> _Planned:
+        """Check that the algorithm gave each mutable buffer bytes of its own.
 
         Raises:
             ValueError: Arena or offset is unset, or another tensor lies there.
         """
-        for fqn, spec in method.planned().items():
-            if not is_placed(spec):
-                raise ValueError(
-                    f"Shared buffer '{fqn}' of method {method.name}: the planning "
-                    f"algorithm left it at arena {spec.mem_id}, offset "
-                    f"{spec.mem_offset}; expected both to be set"
-                )
-        for arena, spans in sorted(spans_by_arena(method.graph_module).items()):
-            overlap = find_overlap(spans, method.planned().values())
-            if overlap is not None:
-                first, second = (
-                    f"{_describe(method, span.root)} at bytes {span.start} to {span.end}"
-                    for span in overlap
-                )
-                raise ValueError(
-                    f"In method {method.name}, {first} of arena {arena} overlaps "
-                    f"{second}; expected each shared buffer to have its bytes for "
-                    "itself. The planning algorithm must keep mutable buffers for "
-                    "all of the method"
-                )
+        index = len(self.state.planned)
+        private = {
+            Slot(index, fqn): spec
+            for fqn, spec in self._private_state(method).items()
+            if is_placed(spec)
+        }
+        written = method.written().items()
+        specs = {**{_shared_slot(label): spec for label, spec in written}, **private}
+        check_apart(method, specs)
+        gm = method.graph_module
+        plan = MethodPlan(
+            graph_module=gm,
+            alignment=self.alignment,
+            padding=_XNNPACK_PADDING if _contains_xnnpack_delegate(gm) else 0,
+            planned=specs,
+            read=[(_shared_slot(each.label), each.spec) for each in method.read()],
+        )
+        return _Planned(
+            method=method,
+            plan=plan,
+            private=private,
+            devices={s: device_entry(gm, spec.mem_id) for s, spec in specs.items()},
+            first_free_arena=_first_free_arena(gm, frozenset(specs.values())),
+        )
+
+    def _place_all(
+        self, planned: Sequence[_Planned], moving: Sequence[_Planned]
+    ) -> List[_Planned]:
+        """Lay out the methods `moving` with what all the methods `planned` need.
+
+        Returns:
+            The methods `planned` as they are then.
+
+        Raises:
+            ValueError: The methods can't share their buffers. They are left as they
+                were.
+        """
+        homes = self._agree([each.method for each in planned])
+        own_arena = (
+            self._first_own_arena(planned) if self.shared_arena == "own" else None
+        )
+        fronts, alignments, own = _lay_out(planned, homes, own_arena)
+        moves = [plan_moves(each.plan, fronts, alignments) for each in moving]
+        banks = _banks_of(self.memory_planning_algo)
+        for each, move in zip(moving, moves):
+            _check_capacity(each, fronts, move, banks)
+        of_slots = {
+            _shared_slot(label): home.written()[label].alignment
+            for label, home in homes.items()
+        }
+        placed = {
+            id(each): _place(each, fronts, move, own, of_slots)
+            for each, move in zip(moving, moves)
+            if each.fronts != fronts
+        }
+        return [placed.get(id(each), each) for each in planned]
+
+    def _share_on_fronts(self, state: "_MemoryPlanningState") -> None:
+        """Give each declared buffer one place in all methods, and keep it free in all.
+
+        Raises:
+            ValueError: The methods can't agree on a buffer, or none has it.
+        """
+        resolved = state.resolved
+        if resolved is None:
+            resolved = resolve_names(self.shared_buffer_fqns, state.known)
+        self._place_all(state.planned, state.planned)
+        warn_of_private_copies(state.methods())
+        if len(state.planned) > 1:
+            warn_of_lone_buffers(resolved.known_in)
 
     def run_multimethod(self) -> None:
         """Settle what takes all methods to know; called when each has been planned.

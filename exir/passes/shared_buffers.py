@@ -2,36 +2,26 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
-"""Layout of buffers that the methods of a program share.
+"""Layout of buffers that must have a place of their own in every method of a program.
 
 A program is planned method by method, so that one buffer comes out of it with as many
-places as there are methods that have it. Here it gets one, at the front of the arena
-that it is in, which is then its own in every method. In three phases, each of which
-only reads what the ones before have found: `lay_out_fronts` lines the buffers up,
-`plan_moves` finds out how a method makes room for them, `apply_moves` writes offsets
-and sizes of arenas.
+places as there are methods that have it, and each method computes where another one
+keeps its state. Here each buffer gets one place, which is then left alone by all. In
+three phases, each of which only reads what the ones before have found: `lay_out_fronts`
+lines the buffers up at the fronts of arenas, `plan_moves` finds out how a method makes
+room for them, `apply_moves` writes offsets and the sizes of arenas.
 
-It is assumed that the algorithm keeps a shared buffer for all of the method, so that
-nothing else ever lies where the buffer was. Whether that is so, which buffers are to
-be shared, and whether methods agree on them is up to `memory_planning_pass`.
+It is assumed that the algorithm keeps such a buffer for all of its method, so that
+nothing else ever lies where it was. Whether that is so, which buffers these are, and in
+which arena each belongs is up to `memory_planning_pass`.
 """
 
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import (
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
@@ -106,25 +96,33 @@ def is_placed(spec: TensorSpec) -> bool:
     return spec.mem_id is not None and spec.mem_offset is not None
 
 
-@dataclass(frozen=True)
-class SharingMethod:
-    """A method that is planned, as the whole program's layout needs to know it."""
+@dataclass(frozen=True, order=True)
+class Slot:
+    """A place in the program: that of a buffer, or of the state of one method.
 
+    In the order in which they lie at a front: what methods share comes first.
+    """
+
+    # The number of the method whose state it is; -1 for what methods share.
+    method: int
     name: str
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What the algorithm has made of a method, as far as the layout needs to know it."""
+
     graph_module: torch.fx.GraphModule
     # In bytes; what the method's offsets have to be multiples of.
     alignment: int
-    # The declared buffers that it has, by FQN.
-    shared: Mapping[str, TensorSpec]
-    # FQNs of all the buffers that it has (an exported method also lists those that it
-    # has no use for), of those that it uses, and of those that it writes.
-    buffers: FrozenSet[str]
-    used: FrozenSet[str]
-    mutated: FrozenSet[str]
-
-    def planned(self) -> Dict[str, TensorSpec]:
-        """The declared buffers that the algorithm has planned in this method."""
-        return {f: spec for f, spec in self.shared.items() if f in self.mutated}
+    # In bytes; what has to follow the last tensor of an arena.
+    padding: int
+    # What the algorithm has planned of what goes to slots.
+    planned: Mapping[Slot, TensorSpec]
+    # What goes there though nothing has planned it, since the method only reads it.
+    read: Sequence[Tuple[Slot, TensorSpec]]
+    # The bytes at the front of each arena that are left free for slots already.
+    fronts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,10 +136,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Fronts:
-    """What the front of each arena holds: (arena, offset) by FQN, and bytes by arena."""
+    """Where buffers are: (arena, offset) and bytes by slot, bytes of fronts by arena."""
 
-    places: Mapping[str, Tuple[int, int]]
+    places: Mapping[Slot, Tuple[int, int]]
     bytes: Mapping[int, int]
+    nbytes: Mapping[Slot, int]
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,12 @@ class ArenaMove:
     def moved(self, offset: int) -> int:
         """Where the byte at `offset` goes, if it isn't in a gap."""
         passed = bisect_left(self.gaps, offset)
-        return offset + self.front - (self.closed[passed - 1] if passed else 0)
+        if not passed:
+            return offset + self.front
+        before = self.closed[passed - 2] if passed > 1 else 0
+        # What has no bytes may be said to lie in a gap.
+        start_of_gap = self.gaps[passed - 1] - before
+        return self.front + max(offset - self.closed[passed - 1], start_of_gap)
 
 
 def spans_by_arena(graph_module: torch.fx.GraphModule) -> Dict[int, List[Span]]:
@@ -222,7 +226,7 @@ def find_gaps(
     return gaps
 
 
-def alignments_of(methods: Iterable[SharingMethod]) -> Dict[int, int]:
+def alignments_of(methods: Iterable[MethodPlan]) -> Dict[int, int]:
     """By arena, an alignment in bytes that does for all tensors of all methods there.
 
     An algorithm may align some arenas more strictly than the pass asks for.
@@ -239,31 +243,38 @@ def alignments_of(methods: Iterable[SharingMethod]) -> Dict[int, int]:
 
 
 def lay_out_fronts(
-    specs: Mapping[str, TensorSpec], alignments: Mapping[int, int]
+    specs: Mapping[Slot, TensorSpec],
+    arenas: Mapping[Slot, int],
+    alignments: Mapping[int, int],
 ) -> Fronts:
-    """Line up buffers in the order of their FQNs, each in the arena that it is in."""
-    places: Dict[str, Tuple[int, int]] = {}
+    """Line up buffers in the order of their slots, each in its arena."""
+    places: Dict[Slot, Tuple[int, int]] = {}
     ends: Dict[int, int] = {}
-    for fqn, spec in sorted(specs.items()):
-        offset = ends.get(spec.mem_id, 0)
-        places[fqn] = (spec.mem_id, offset)
-        ends[spec.mem_id] = align_up(offset + spec.nbytes(), alignments[spec.mem_id])
-    return Fronts(places, ends)
+    for slot, spec in sorted(specs.items()):
+        arena = arenas[slot]
+        offset = ends.get(arena, 0)
+        places[slot] = (arena, offset)
+        ends[arena] = align_up(offset + spec.nbytes(), alignments[arena])
+    return Fronts(places, ends, {slot: spec.nbytes() for slot, spec in specs.items()})
 
 
 def plan_moves(
-    method: SharingMethod, fronts: Fronts, alignments: Mapping[int, int]
+    method: MethodPlan, fronts: Fronts, alignments: Mapping[int, int]
 ) -> Dict[int, ArenaMove]:
     """By arena, how the method makes room for the fronts."""
     spans = spans_by_arena(method.graph_module)
     sizes = method.graph_module.meta["non_const_buffer_sizes"]
-    shared = method.planned().values()
+    shared = method.planned.values()
+    arenas = {*fronts.bytes, *method.fronts, *(spec.mem_id for spec in shared)}
     moves: Dict[int, ArenaMove] = {}
-    for arena, front in fronts.bytes.items():
-        size = sizes[arena] if arena < len(sizes) else 0
-        gaps = find_gaps(spans.get(arena, []), shared, alignments[arena], size)
+    for arena in sorted(arenas):
+        if method.fronts:
+            gaps = [(0, method.fronts.get(arena, 0))]
+        else:
+            size = sizes[arena] if arena < len(sizes) else 0
+            gaps = find_gaps(spans.get(arena, []), shared, alignments[arena], size)
         moves[arena] = ArenaMove(
-            front=front,
+            front=fronts.bytes.get(arena, 0),
             gaps=[start for start, _ in gaps],
             closed=list(accumulate(size for _, size in gaps)),
         )
@@ -271,51 +282,60 @@ def plan_moves(
 
 
 def apply_moves(
-    method: SharingMethod, fronts: Fronts, moves: Mapping[int, ArenaMove]
-) -> None:
-    """Put the method's shared buffers on the fronts and all the rest behind."""
-    places = {
-        spec: fronts.places[fqn]
-        for fqn, spec in method.shared.items()
-        if fqn in fronts.places
-    }
-    offsets: Dict[TensorSpec, int] = {}
+    method: MethodPlan, fronts: Fronts, moves: Mapping[int, ArenaMove]
+) -> MethodPlan:
+    """Put the method's buffers on the fronts and all the rest behind."""
+    held = [*method.planned.items(), *method.read]
+    places = {spec: fronts.places[slot] for slot, spec in held if slot in fronts.places}
+    moved: Dict[TensorSpec, Tuple[int, int]] = {}
     for spec in iter_unique_specs(method.graph_module):
         if spec in places or not is_placed(spec):
             continue
         root = resolve_inplace_root(spec)
         if root in places:
-            offsets[spec] = places[root][1] + spec.mem_offset - root.mem_offset
+            arena, offset = places[root]
+            moved[spec] = arena, offset + spec.mem_offset - root.mem_offset
         elif spec.mem_id in moves:
-            offsets[spec] = moves[spec.mem_id].moved(spec.mem_offset)
-    for spec, offset in offsets.items():
-        spec.mem_offset = offset
-    for spec, (arena, offset) in places.items():
+            moved[spec] = spec.mem_id, moves[spec.mem_id].moved(spec.mem_offset)
+    sizes = method.graph_module.meta["non_const_buffer_sizes"]
+    sizes_then = sizes_after(method, fronts, moves)
+    for spec, (arena, offset) in {**moved, **places}.items():
         spec.mem_id, spec.mem_offset = arena, offset
-    resize_arenas(method, moves, {arena for arena, _ in places.values()})
+    # The lists are changed in place. The emitter sees another module than this one,
+    # and these lists are what the two have in common.
+    for recorded in _recorded_sizes(method.graph_module):
+        recorded[:] = _moved_sizes(recorded, moves)
+    sizes[:] = sizes_then
+    return replace(method, fronts=fronts.bytes)
 
 
-def resize_arenas(
-    method: SharingMethod, moves: Mapping[int, ArenaMove], held: Iterable[int]
-) -> None:
-    """Let the recorded sizes follow the moves; arenas that are `held` have their front.
-
-    The lists are changed in place. The emitter sees another module than this one, and
-    these lists are what the two have in common.
-    """
+def _recorded_sizes(graph_module: torch.fx.GraphModule) -> List[List[int]]:
+    """All lists of sizes of arenas that the graph and its control flow have, each once."""
     recorded: Dict[int, List[int]] = {}
-    for module in iter_graph_modules(method.graph_module):
+    for module in iter_graph_modules(graph_module):
         for sizes in (
             module.meta.get("non_const_buffer_sizes"),
             getattr(module, "input_mem_buffer_sizes", None),
         ):
             if sizes is not None:
                 recorded[id(sizes)] = sizes
-    for sizes in recorded.values():
-        for arena, move in moves.items():
-            if arena < len(sizes) and sizes[arena] > 0:
-                sizes[arena] = move.moved(sizes[arena])
-    sizes = method.graph_module.meta["non_const_buffer_sizes"]
-    for arena in held:
+    return list(recorded.values())
+
+
+def sizes_after(
+    method: MethodPlan, fronts: Fronts, moves: Mapping[int, ArenaMove]
+) -> List[int]:
+    """The sizes of the method's arenas when `apply_moves` will have been called."""
+    sizes = _moved_sizes(method.graph_module.meta["non_const_buffer_sizes"], moves)
+    held = (*method.planned, *(slot for slot, _ in method.read))
+    for arena in {fronts.places[slot][0] for slot in held if slot in fronts.places}:
         sizes.extend([0] * (arena + 1 - len(sizes)))
-        sizes[arena] = max(sizes[arena], moves[arena].front)
+        sizes[arena] = max(sizes[arena], fronts.bytes[arena] + method.padding)
+    return sizes
+
+
+def _moved_sizes(sizes: Sequence[int], moves: Mapping[int, ArenaMove]) -> List[int]:
+    return [
+        moves[arena].moved(size) if arena in moves and size > 0 else size
+        for arena, size in enumerate(sizes)
+    ]
