@@ -237,10 +237,15 @@ def resolve_names(
                 faults.append(_unknown_method(label, method, methods))
                 continue
             names = methods[method]
-            knowing = {method: names} if fqn in names.tensors else {}
-            faults += _faults_of_name(fqn, knowing, {method: names})
-            if knowing:
+            if fqn in names.tensors:
+                faults += _faults_of_name(fqn, {method: names}, methods)
                 groups.add(label, method, names.tensors[fqn])
+            else:
+                faults.append(
+                    f"Shared buffer '{label}': method '{method}' has no buffer "
+                    f"'{fqn}'; the nearest that it has: "
+                    f"{_nearest(fqn, names.buffers())}"
+                )
     _refuse(faults)
     return _resolved(groups, methods)
 
