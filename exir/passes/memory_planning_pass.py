@@ -77,11 +77,10 @@ def _mutated_input_specs(
     graph_module: torch.fx.GraphModule, graph_signature: ExportGraphSignature
 ) -> Set[TensorSpec]:
     """The specs of the buffers and user inputs that the signature says are mutated."""
-    mutated = {
-        name
-        for name, fqn in graph_signature.inputs_to_buffers.items()
-        if fqn in graph_signature.buffers_to_mutate.values()
-    }
+    # The signature looks all of them up again, each time that it is asked.
+    fqns = frozenset(graph_signature.buffers_to_mutate.values())
+    buffers = graph_signature.inputs_to_buffers.items()
+    mutated = {name for name, fqn in buffers if fqn in fqns}
     mutated.update(graph_signature.user_inputs_to_mutate.values())
     return {
         spec
@@ -280,7 +279,7 @@ def _lay_out(
         specs.update(each.private)
         devices.update(each.devices)
     for label, home in homes.items():
-        specs[_shared_slot(label)] = home.written()[label]
+        specs[_shared_slot(label)] = home.written[label]
     arenas = {slot: spec.mem_id for slot, spec in specs.items()}
     alignments = alignments_of([each.plan for each in planned])
     own: Dict[int, Optional[Any]] = {}
@@ -560,7 +559,7 @@ class MemoryPlanningPass(PassBase):
         check_bounded(method)
         homes = self._agree([*self.state.methods(), method])
         banks = _banks_of(self.memory_planning_algo)
-        written = method.written()
+        written = method.written
         if self.shared_arena == "own" and not self.enable_non_cpu_memory_planning:
             state = [*written.values(), *self._private_state(method).values()]
             arenas = _pinned_arenas(graph_module, frozenset(state))
@@ -613,7 +612,7 @@ class MemoryPlanningPass(PassBase):
             for fqn, spec in self._private_state(method).items()
             if is_placed(spec)
         }
-        written = method.written().items()
+        written = method.written.items()
         specs = {**{_shared_slot(label): spec for label, spec in written}, **private}
         check_apart(method, specs)
         gm = method.graph_module
@@ -654,7 +653,7 @@ class MemoryPlanningPass(PassBase):
         for each, move in zip(moving, moves):
             _check_capacity(each, fronts, move, banks)
         of_slots = {
-            _shared_slot(label): home.written()[label].alignment
+            _shared_slot(label): home.written[label].alignment
             for label, home in homes.items()
         }
         placed = {

@@ -73,6 +73,8 @@ class SharingMethod:
     name: str
     graph_module: torch.fx.GraphModule
     declared: Sequence[DeclaredBuffer]
+    # By label, those of the declared buffers that it writes, and so are planned.
+    written: Mapping[str, TensorSpec]
     # The other buffers that it writes, by FQN.
     private: Mapping[str, TensorSpec]
     # The FQNs of the buffers that it uses.
@@ -83,10 +85,6 @@ class SharingMethod:
     arenas: Mapping[str, int]
     devices: Mapping[str, str]
     is_planned: bool
-
-    def written(self) -> Dict[str, TensorSpec]:
-        """The declared buffers that the algorithm plans, by label."""
-        return {each.label: each.spec for each in self.declared if each.is_mutated}
 
     def read(self) -> Iterator[DeclaredBuffer]:
         """The declared buffers that it has and doesn't write; nothing plans those."""
@@ -122,6 +120,7 @@ def describe_method(
         name=name,
         graph_module=graph_module,
         declared=declared,
+        written={each.label: each.spec for each in declared if each.is_mutated},
         private=private,
         used=frozenset(used),
         backends=_backends_of(graph_module, labels),
@@ -162,7 +161,7 @@ def agree(
     """
     homes: Dict[str, SharingMethod] = {}
     for method in methods:
-        for label in method.written():
+        for label in method.written:
             homes.setdefault(label, method)
     for method in methods:
         for label, backend in method.backends.items():
@@ -203,7 +202,7 @@ def _check_same(
 ) -> None:
     """Check that a buffer is in one method what it is in the one that decides on it."""
     label = buffer.label
-    wanted = _traits(home.written()[label])
+    wanted = _traits(home.written[label])
     found = _traits(buffer.spec)
     if home.is_planned and other.is_planned:
         arena, device = home.arenas[label], home.devices[label]
@@ -258,7 +257,7 @@ def check_apart(method: SharingMethod, planned: Mapping[Slot, TensorSpec]) -> No
     Raises:
         ValueError: Arena or offset is unset, or another tensor lies there.
     """
-    for label, spec in method.written().items():
+    for label, spec in method.written.items():
         if not is_placed(spec):
             raise ValueError(
                 f"Shared buffer '{label}' of method {method.name}: the planning "
