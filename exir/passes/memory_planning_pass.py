@@ -67,6 +67,7 @@ from executorch.exir.passes.shared_buffers import (
     Slot,
     spans_by_arena,
 )
+from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
 from torch.export.exported_program import ExportedProgram, ExportGraphSignature
 from torch.fx import Node
@@ -560,10 +561,10 @@ class MemoryPlanningPass(PassBase):
         homes = self._agree([*self.state.methods(), method])
         banks = _banks_of(self.memory_planning_algo)
         written = method.written
-        if self.shared_arena == "own" and not self.enable_non_cpu_memory_planning:
+        if self.shared_arena == "own" and not self._plans_devices(graph_module):
             state = [*written.values(), *self._private_state(method).values()]
-            arenas = _pinned_arenas(graph_module, frozenset(state))
-            behind = max((1, *arenas, *banks)) + 1
+            buffers = {*state, *(each.spec for each in method.read())}
+            behind = max((1, *_pinned_arenas(graph_module, buffers), *banks)) + 1
             for spec in state:
                 spec.mem_id = max(behind, self._first_own_arena(self.state.planned))
         elif banks:
@@ -571,6 +572,13 @@ class MemoryPlanningPass(PassBase):
                 arena = homes[label].arenas.get(label)
                 if spec.mem_id is None and arena in banks:
                     spec.mem_id = arena
+
+    def _plans_devices(self, graph_module: torch.fx.GraphModule) -> bool:
+        """Whether arenas are numbered by device, which leaves no choice of them."""
+        return self.enable_non_cpu_memory_planning and any(
+            getattr(spec, "device", DeviceType.CPU) != DeviceType.CPU
+            for spec in iter_unique_specs(graph_module)
+        )
 
     def _private_state(self, method: SharingMethod) -> Mapping[str, TensorSpec]:
         return method.private if self.methods_share_arenas else {}

@@ -331,6 +331,9 @@ def sizes_after(
     for arena in {fronts.places[slot][0] for slot in held if slot in fronts.places}:
         sizes.extend([0] * (arena + 1 - len(sizes)))
         sizes[arena] = max(sizes[arena], fronts.bytes[arena] + method.padding)
+    # An arena that buffers have left for another one may be the last.
+    while len(sizes) > 2 and sizes[-1] == 0 and len(sizes) - 1 in moves:
+        sizes.pop()
     return sizes
 
 
