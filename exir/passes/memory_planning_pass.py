@@ -3,13 +3,11 @@
 # LICENSE file in the root directory of this source tree.
 
 import dataclasses
-import math
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import (
     Any,
-    Container,
     Dict,
     Iterable,
     Iterator,
@@ -18,7 +16,6 @@ from typing import (
     Optional,
     Sequence,
     Set,
-    Tuple,
     Union,
 )
 
@@ -53,19 +50,22 @@ from executorch.exir.passes.shared_buffer_names import (  # noqa: F401
     SharedBufferFqns,
     SharedNames,
 )
+from executorch.exir.passes.shared_buffer_placement import (
+    banks_of,
+    check_capacity,
+    first_free_arena,
+    lay_out,
+    pinned_arenas,
+    place,
+    PlannedMethod,
+    shared_slot,
+)
 from executorch.exir.passes.shared_buffers import (
-    alignments_of,
-    apply_moves,
-    ArenaMove,
-    Fronts,
     is_placed,
     iter_unique_specs,
-    lay_out_fronts,
     MethodPlan,
     plan_moves,
-    sizes_after,
     Slot,
-    spans_by_arena,
 )
 from executorch.exir.schema import DeviceType
 from executorch.exir.tensor import TensorSpec
@@ -211,160 +211,6 @@ def _share_in_second_arena(state: "_MemoryPlanningState", alignment: int) -> Non
         sizes.append(front)
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A method that has been planned, and where its buffers are by now."""
-
-    method: SharingMethod
-    plan: MethodPlan
-    # The state of this method alone.
-    private: Mapping[Slot, TensorSpec]
-    # What says on which device the algorithm has put a buffer; None for the host.
-    devices: Mapping[Slot, Optional[Any]]
-    # The first arena behind all that hold anything but mutable buffers.
-    first_free_arena: int
-    # Where the program's buffers were when this method was last laid out.
-    fronts: Optional[Fronts] = None
-
-
-def _shared_slot(label: str) -> Slot:
-    return Slot(-1, label)
-
-
-def _first_free_arena(
-    graph_module: torch.fx.GraphModule, state: Container[TensorSpec]
-) -> int:
-    """The first arena behind all that hold, or are reserved for, anything but `state`."""
-    spans = spans_by_arena(graph_module)
-    used = {1}
-    for arena, size in enumerate(graph_module.meta["non_const_buffer_sizes"]):
-        roots = [span.root for span in spans.get(arena, ())]
-        if any(root not in state for root in roots) or (size > 0 and not roots):
-            used.add(arena)
-    return max(used) + 1
-
-
-def _pinned_arenas(
-    graph_module: torch.fx.GraphModule, state: Container[TensorSpec]
-) -> Iterator[int]:
-    """The arenas that passes before planning have chosen for anything but `state`."""
-    for spec in iter_unique_specs(graph_module):
-        if spec.mem_id is not None and spec not in state:
-            yield spec.mem_id
-
-
-def _device_key(entry: Optional[Any]) -> Tuple[int, int]:
-    return (0, 0) if entry is None else (entry.device_type.value, entry.device_index)
-
-
-def _lay_out(
-    planned: Sequence[_Planned],
-    homes: Mapping[str, SharingMethod],
-    first_own_arena: Optional[int],
-) -> Tuple[Fronts, Dict[int, int], Dict[int, Optional[Any]]]:
-    """Give each buffer of the program a place.
-
-    Args:
-        planned: The methods.
-        homes: By label, the method that decides on a shared buffer.
-        first_own_arena: The first of the arenas for nothing but these buffers, one for
-            each device. If it is None, each buffer keeps its arena.
-
-    Returns:
-        The places, the alignments of arenas, and the devices of the arenas for nothing
-        but these buffers.
-    """
-    specs: Dict[Slot, TensorSpec] = {}
-    devices: Dict[Slot, Optional[Any]] = {}
-    for each in planned:
-        specs.update(each.private)
-        devices.update(each.devices)
-    for label, home in homes.items():
-        specs[_shared_slot(label)] = home.written[label]
-    arenas = {slot: spec.mem_id for slot, spec in specs.items()}
-    alignments = alignments_of([each.plan for each in planned])
-    own: Dict[int, Optional[Any]] = {}
-    if first_own_arena is not None:
-        entries = {_device_key(devices[slot]): devices[slot] for slot in specs}
-        numbers = {key: first_own_arena + i for i, key in enumerate(sorted(entries))}
-        arenas = {slot: numbers[_device_key(devices[slot])] for slot in specs}
-        own = {numbers[key]: entry for key, entry in entries.items()}
-        of_specs = [spec.alignment for spec in specs.values()]
-        of_methods = [each.plan.alignment for each in planned]
-        for arena in own:
-            alignments[arena] = math.lcm(
-                alignments.get(arena, 1), *of_specs, *of_methods
-            )
-    return lay_out_fronts(specs, arenas, alignments), alignments, own
-
-
-def _name_devices(
-    graph_module: torch.fx.GraphModule,
-    own: Mapping[int, Optional[Any]],
-    held: Container[int],
-) -> None:
-    """Say of a method's arenas from the first own one on which device they are."""
-    entries = graph_module.meta.get("non_const_buffer_device")
-    if entries is not None and own:
-        entries[:] = [each for each in entries if each.buffer_idx < min(own)] + [
-            dataclasses.replace(entry, buffer_idx=arena)
-            for arena, entry in own.items()
-            if entry is not None and arena in held
-        ]
-
-
-def _place(
-    planned: _Planned,
-    fronts: Fronts,
-    moves: Mapping[int, ArenaMove],
-    own: Mapping[int, Optional[Any]],
-    alignments: Mapping[Slot, int],
-) -> _Planned:
-    """Let a method have the program's buffers at the fronts, and keep away from them."""
-    for each in planned.method.read():
-        slot = _shared_slot(each.label)
-        if slot in fronts.places:
-            # Nothing has planned it, nor aligned it; and `external_constants` may have
-            # said that it goes to a file of constants.
-            each.spec.realign(alignments[slot])
-            each.placeholder.meta.pop("constant_tag", None)
-    plan = apply_moves(planned.plan, fronts, moves)
-    held = {spec.mem_id for _, spec in (*plan.planned.items(), *plan.read)}
-    _name_devices(plan.graph_module, own, held)
-    return dataclasses.replace(planned, plan=plan, fronts=fronts)
-
-
-def _banks_of(algorithm: Any) -> Dict[int, Any]:
-    """The memory banks that an algorithm has to keep within, by arena."""
-    banks: Dict[int, Any] = {}
-    for each in (algorithm, *getattr(algorithm, "algo_list", ())):
-        for bank in getattr(getattr(each, "target", None), "banks", ()):
-            banks[bank.mem_id] = bank
-    return banks
-
-
-def _check_capacity(
-    planned: _Planned,
-    fronts: Fronts,
-    moves: Mapping[int, ArenaMove],
-    banks: Mapping[int, Any],
-) -> None:
-    """Refuse a front that doesn't fit into its bank; ValueError."""
-    for arena, size in enumerate(sizes_after(planned.plan, fronts, moves)):
-        if arena not in banks or size <= banks[arena].size:
-            continue
-        there = [slot for slot, place in fronts.places.items() if place[0] == arena]
-        largest = max(there, key=lambda slot: fronts.nbytes[slot])
-        raise ValueError(
-            f"Bank {banks[arena].name} (arena {arena}) has {banks[arena].size} bytes, "
-            f"but method {planned.method.name} needs {size} there: "
-            f"{fronts.bytes[arena]} are for mutable buffers, which no other method may "
-            f"use, the largest of which is '{largest.name}' with "
-            f"{fronts.nbytes[largest]} bytes. Give the bank more room, pin that buffer "
-            "to another one, or plan with shared_arena='own'"
-        )
-
-
 def begin_program(
     planned_by: Any, methods: Union[Iterable[str], Mapping[str, ExportedProgram]]
 ) -> None:
@@ -457,7 +303,7 @@ class _MemoryPlanningState:
     # How many methods have been begun.
     begun: int = 0
     lost: _LostState = field(default_factory=_LostState)
-    planned: List[_Planned] = field(default_factory=list)
+    planned: List[PlannedMethod] = field(default_factory=list)
     # What the names to share mean, if the caller gave the programs.
     resolved: Optional[ResolvedNames] = None
     # By method, what its signature says of names.
@@ -559,12 +405,12 @@ class MemoryPlanningPass(PassBase):
         method = self._describe_method(graph_module, graph_signature, is_planned=False)
         check_bounded(method)
         homes = self._agree([*self.state.methods(), method])
-        banks = _banks_of(self.memory_planning_algo)
+        banks = banks_of(self.memory_planning_algo)
         written = method.written
         if self.shared_arena == "own" and not self._plans_devices(graph_module):
             state = [*written.values(), *self._private_state(method).values()]
             buffers = {*state, *(each.spec for each in method.read())}
-            behind = max((1, *_pinned_arenas(graph_module, buffers), *banks)) + 1
+            behind = max((1, *pinned_arenas(graph_module, buffers), *banks)) + 1
             for spec in state:
                 spec.mem_id = max(behind, self._first_own_arena(self.state.planned))
         elif banks:
@@ -583,8 +429,8 @@ class MemoryPlanningPass(PassBase):
     def _private_state(self, method: SharingMethod) -> Mapping[str, TensorSpec]:
         return method.private if self.methods_share_arenas else {}
 
-    def _first_own_arena(self, planned: Sequence[_Planned]) -> int:
-        banks = _banks_of(self.memory_planning_algo)
+    def _first_own_arena(self, planned: Sequence[PlannedMethod]) -> int:
+        banks = banks_of(self.memory_planning_algo)
         behind_banks = max((1, *banks)) + 1
         return max((behind_banks, *(each.first_free_arena for each in planned)))
 
@@ -608,7 +454,7 @@ class MemoryPlanningPass(PassBase):
         planned = self._validate_shared_placement(method)
         self.state.planned = self._place_all([*self.state.planned, planned], [planned])
 
-    def _validate_shared_placement(self, method: SharingMethod) -> _Planned:
+    def _validate_shared_placement(self, method: SharingMethod) -> PlannedMethod:
         """Check that the algorithm gave each mutable buffer bytes of its own.
 
         Raises:
@@ -621,7 +467,7 @@ class MemoryPlanningPass(PassBase):
             if is_placed(spec)
         }
         written = method.written.items()
-        specs = {**{_shared_slot(label): spec for label, spec in written}, **private}
+        specs = {**{shared_slot(label): spec for label, spec in written}, **private}
         check_apart(method, specs)
         gm = method.graph_module
         plan = MethodPlan(
@@ -629,19 +475,19 @@ class MemoryPlanningPass(PassBase):
             alignment=self.alignment,
             padding=_XNNPACK_PADDING if _contains_xnnpack_delegate(gm) else 0,
             planned=specs,
-            read=[(_shared_slot(each.label), each.spec) for each in method.read()],
+            read=[(shared_slot(each.label), each.spec) for each in method.read()],
         )
-        return _Planned(
+        return PlannedMethod(
             method=method,
             plan=plan,
             private=private,
             devices={s: device_entry(gm, spec.mem_id) for s, spec in specs.items()},
-            first_free_arena=_first_free_arena(gm, frozenset(specs.values())),
+            first_free_arena=first_free_arena(gm, frozenset(specs.values())),
         )
 
     def _place_all(
-        self, planned: Sequence[_Planned], moving: Sequence[_Planned]
-    ) -> List[_Planned]:
+        self, planned: Sequence[PlannedMethod], moving: Sequence[PlannedMethod]
+    ) -> List[PlannedMethod]:
         """Lay out the methods `moving` with what all the methods `planned` need.
 
         Returns:
@@ -655,17 +501,17 @@ class MemoryPlanningPass(PassBase):
         own_arena = (
             self._first_own_arena(planned) if self.shared_arena == "own" else None
         )
-        fronts, alignments, own = _lay_out(planned, homes, own_arena)
+        fronts, alignments, own = lay_out(planned, homes, own_arena)
         moves = [plan_moves(each.plan, fronts, alignments) for each in moving]
-        banks = _banks_of(self.memory_planning_algo)
+        banks = banks_of(self.memory_planning_algo)
         for each, move in zip(moving, moves):
-            _check_capacity(each, fronts, move, banks)
+            check_capacity(each, fronts, move, banks)
         of_slots = {
-            _shared_slot(label): home.written[label].alignment
+            shared_slot(label): home.written[label].alignment
             for label, home in homes.items()
         }
         placed = {
-            id(each): _place(each, fronts, move, own, of_slots)
+            id(each): place(each, fronts, move, own, of_slots)
             for each, move in zip(moving, moves)
             if each.fronts != fronts
         }
