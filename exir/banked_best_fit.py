@@ -121,7 +121,7 @@ class BankedBestFit:
     def __call__(
         self,
         alignment: int,
-        specs: Iterable[TensorSpec],
+        tensors: Iterable[TensorSpec],
         graph_module: torch.fx.GraphModule,
         graph_signature: Optional[ExportGraphSignature] = None,
         extra_padding: int = 0,
@@ -130,7 +130,7 @@ class BankedBestFit:
 
         Args:
             alignment: Of all offsets and sizes, in bytes, unless a bank's is stricter.
-            specs: The tensors, with their lifetimes.
+            tensors: Their specs, with their lifetimes.
             graph_module: What its control flow takes comes first in each bank.
             graph_signature: Passed on.
             extra_padding: Bytes to add to each bank that is used.
@@ -138,7 +138,7 @@ class BankedBestFit:
         Raises:
             BankPlacementError: Neither greedy nor best fit finds room for all.
         """
-        specs = list(specs)
+        specs = list(tensors)
         error: Optional[BankPlacementError] = None
         best: Optional[MemoryAlgoResult] = None
         try:
