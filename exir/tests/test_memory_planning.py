@@ -1528,6 +1528,35 @@ one: arenas [0, 96, 48]
                 [each.buffer_idx for each in plan.non_const_buffer_device], [2]
             )
 
+    def test_own_arenas_of_devices(self) -> None:
+        def use(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            for buffer in method.buffers():
+                buffer.add_(x.sin().sum())
+            return x * 2
+
+        inputs = (torch.ones(8),)
+        methods = {
+            "both": (_Method(use, a=2, b=4), inputs),
+            "host": (_Method(use, a=2), inputs),
+            "device": (_Method(use, b=4), inputs),
+            "none": (_Method(_double), inputs),
+        }
+        program = _plan_sharing(
+            methods, ["a", "b"], planner=_OnDevice, planning={"shared_arena": "own"}
+        )
+        # Arenas 1 and 2 are those of the algorithm, on the host and on the device.
+        plan = _printed_sharing(program)
+        self.assertEqual(plan.count("  a: arena 3, 0 + 8\n"), 2)
+        self.assertEqual(plan.count("  b: arena 4, 0 + 16\n"), 2)
+        self.assertEqual(plan.count("arena 3, ") + plan.count("arena 4, "), 4)
+        found = {
+            plan.name: [each.buffer_idx for each in plan.non_const_buffer_device]
+            for plan in program.executorch_program.execution_plan
+        }
+        self.assertEqual(
+            found, {"both": [2, 4], "host": [2], "device": [2, 4], "none": [2]}
+        )
+
     def test_a_pass_for_each_method(self) -> None:
         methods = {
             "write": _adding(b=4, a=2),

@@ -151,6 +151,50 @@ def _python_tokens(model: Path, prompt: Sequence[int]) -> list[int]:
     return _generate(call, prompt)
 
 
+# --- state in an arena of its own -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "model.pte"
+    path.write_bytes(export.lower(export.TinyDecoder(), own=True).buffer)
+    return path
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_own_arena(built: Built, module_program: Path, own_model: Path, prompt: list[int]) -> None:
+    """It is the second, so `Module` shares it, too."""
+    expected = _eager_tokens(prompt)
+    for program in (built.program, module_program):
+        assert _tokens(program, own_model, prompt) == expected
+    assert _python_tokens(own_model, prompt) == expected
+
+
+def test_all_state_is_one_copy(built: Built, own_model: Path) -> None:
+    """After a text, the program goes on from the copy as it did from the state itself."""
+    tokens = " ".join(map(str, _eager_tokens(PROMPTS[0])))
+    shown = [f"tokens: {tokens}", f"again: {tokens}"]
+    numbers = [str(COUNT), *map(str, PROMPTS[0])]
+    for command in (
+        [str(built.program), "--again"],
+        [sys.executable, str(EXAMPLE / "snapshot.py")],
+    ):
+        done = subprocess.run(
+            [*command, str(own_model), *numbers], capture_output=True, text=True, check=True
+        )
+        lines = done.stdout.splitlines()
+        assert [line for line in lines if "tokens:" in line or "again:" in line] == shown
+
+
+def test_state_that_is_not_restored_shows(built: Built) -> None:
+    """Or else the test above could pass with no copy at all: here the copy is of values alone."""
+    done = _run(Path(built.program), built.model, PROMPTS[0], 8)
+    expected = done.stdout.splitlines()[-1].partition(":")[2]
+    command = [str(built.program), "--again", str(built.model), "8", *map(str, PROMPTS[0])]
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.stdout.splitlines()[-1].partition(":")[2] != expected
+
+
 # --- tests ----------------------------------------------------------------------------------
 
 

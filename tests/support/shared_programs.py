@@ -31,12 +31,20 @@ from executorch.exir import (
 )
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.exir.tensor import TensorSpec
 from functorch.experimental.control_flow import map as torch_map
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._higher_order_ops import scan as torch_scan
 from torch.export import ExportedProgram, export
+
+try:
+    from executorch.exir import banked_memory_planning as banked
+
+    HAS_BANKS = True
+except ImportError:  # before ExecuTorch 1.5.1
+    HAS_BANKS = False
 
 PEEK = "peek"
 DTYPES = {"float": torch.float32, "double": torch.float64}
@@ -82,6 +90,16 @@ class Lowering:
     arenas: tuple[int, ...] = (1,)
     """The arena of each buffer, counted modulo."""
     pass_for_each_method: bool = False
+    shared_arena: str = "front"
+    left_out: frozenset[int] = frozenset()
+    """Buffers that aren't declared, so that each method has its own."""
+    names: str = "fqn"
+    """How buffers are named: by their own name, by another of the same tensor (`tied`), beside one
+    that no method uses (`unused`), or by another in each method (`by_method`)."""
+    initial: float | None = None
+    """What `InitializedMutableBufferPass` lets all buffers start from."""
+    fast_bank: int = 0
+    """The bytes of a fast memory bank, before one that is large enough; 0 for no banks."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,10 @@ class Program:
     def written(self) -> list[int]:
         """The buffers to share: a buffer that no method writes is a constant."""
         return sorted(set().union(*(method.writes for method in self.methods)))
+
+    @property
+    def shared(self) -> list[int]:
+        return [index for index in self.written if index not in self.lowering.left_out]
 
     def __str__(self) -> str:
         methods = "".join(
@@ -342,41 +364,122 @@ class Lowered:
     """By method, for eager calls; they share their state."""
 
 
+def tied_name(fqn: str) -> str:
+    return f"tied.{fqn}"
+
+
+def name_in_method(fqn: str, method: str) -> str:
+    return f"{method}_wrapper.{fqn}"
+
+
+def declared(program: Program) -> Any:
+    """What the user says is shared."""
+    fqns = [program.world.fqn(index) for index in program.shared]
+    match program.lowering.names:
+        case "tied":
+            return [tied_name(fqn) for fqn in fqns]
+        case "unused":
+            return [*fqns, "unused"]
+        case "by_method":
+            held = {
+                name: module.held if isinstance(module, MethodModule) else range(99)
+                for name, module in reference(program).items()
+            }
+            return {
+                fqn: {m: name_in_method(fqn, m) for m in held if index in held[m]}
+                for index, fqn in zip(program.shared, fqns, strict=True)
+            }
+    return fqns
+
+
+def rename(exported_program: ExportedProgram, how: str, method: str) -> None:
+    """Let the names that a program knows be those that `declared` gives."""
+    state = exported_program.state_dict
+    buffers = [fqn for fqn in state if fqn.endswith("_state")]
+    if how == "tied":
+        state.update({tied_name(fqn): state[fqn] for fqn in buffers})
+    elif how == "unused":
+        state["unused"] = torch.zeros(3)
+    elif how == "by_method":
+        signature = exported_program.graph_signature
+        for spec in (*signature.input_specs, *signature.output_specs):
+            if spec.target in buffers:
+                spec.target = name_in_method(spec.target, method)
+        for fqn in buffers:
+            state[name_in_method(fqn, method)] = state.pop(fqn)
+
+
+def algorithm_of(how: Lowering) -> MemoryPlanningAlgorithmSuite:
+    if not how.fast_bank:
+        return MemoryPlanningAlgorithmSuite(list(ALGORITHMS[how.algorithm]))
+    target = banked.TargetMemoryMap(
+        [banked.Bank("fast", how.fast_bank, 1), banked.Bank("slow", 1 << 20, 2)]
+    )
+    return MemoryPlanningAlgorithmSuite([banked.BankedGreedy(target)])
+
+
 def planning_pass(program: Program) -> MemoryPlanningPass:
     how = program.lowering
-    arenas = {
-        program.world.fqn(index): how.arenas[index % len(how.arenas)] for index in program.written
-    }
+    # Banks choose the arenas themselves.
+    chosen = (1,) if how.fast_bank else how.arenas
+    arenas = {program.world.fqn(i): chosen[i % len(chosen)] for i in program.written}
     return PooledPlanning(
         arenas,
-        memory_planning_algo=MemoryPlanningAlgorithmSuite(list(ALGORITHMS[how.algorithm])),
+        memory_planning_algo=algorithm_of(how),
         alloc_graph_input=how.alloc_graph_input,
         alloc_graph_output=how.alloc_graph_output,
         share_mutable_buffers=True,
         alignment=how.alignment,
-        shared_buffer_fqns=list(arenas),
+        shared_buffer_fqns=declared(program),
+        shared_arena=how.shared_arena,
     )
+
+
+def reference(program: Program) -> dict[str, nn.Module]:
+    """The methods as modules, for eager calls; they share what is shared, and that alone."""
+    world, initial = program.world, program.lowering.initial or 0.0
+    shared = [buffer.clone().fill_(initial) for buffer in state_of(world)]
+
+    def state(writes: set[int]) -> list[Tensor]:
+        # What a method doesn't write is a constant to it, which nothing initializes.
+        return [
+            buffer
+            if index in program.shared
+            else torch.full_like(buffer, initial if index in writes else 0.0)
+            for index, buffer in enumerate(shared)
+        ]
+
+    modules: dict[str, nn.Module] = {
+        name: MethodModule(world, method, state(method.writes))
+        for name, method in zip(program.names, program.methods, strict=True)
+    }
+    return {**modules, PEEK: Peek(world, state(set()))}
 
 
 def lower(program: Program) -> Lowered:
-    """Lower and emit; all state is zero."""
-    picks = {**dict(zip(program.names, program.picks, strict=True)), PEEK: None}
-    parts = {name: exported(program.world, pick) for name, pick in picks.items()}
-    for buffer in state_of(program.world):
-        buffer.zero_()
-    manager = EdgeProgramManager(
-        {name: copy.deepcopy(part) for name, (_, part) in parts.items()}, None, CHECKS
-    )
+    """Lower and emit; all state starts at zero, or as the program says."""
     how = program.lowering
-    planning = {name: planning_pass(program) for name in parts}
+    picks = {**dict(zip(program.names, program.picks, strict=True)), PEEK: None}
+    edge = {}
+    for name, pick in picks.items():
+        edge[name] = copy.deepcopy(exported(program.world, pick)[1])
+        signature = edge[name].graph_signature
+        written = set(signature.buffers_to_mutate.values())
+        shared = {program.world.fqn(index) for index in program.shared}
+        for fqn, value in edge[name].state_dict.items():
+            if how.initial is not None and fqn in written | shared:
+                value.fill_(how.initial)
+        rename(edge[name], how.names, name)
+    manager = EdgeProgramManager(edge, None, CHECKS)
+    planning = {name: planning_pass(program) for name in picks}
     config = ExecutorchBackendConfig(
+        passes=[] if how.initial is None else [InitializedMutableBufferPass(["_state"])],
         memory_planning_pass=planning if how.pass_for_each_method else planning[PEEK],
         remove_view_copy=how.remove_view_copy,
         run_reinplace_pass=how.run_reinplace_pass,
         emit_mutable_buffer_names=how.emit_mutable_buffer_names,
     )
-    modules = {name: module for name, (module, _) in parts.items()}
-    return Lowered(manager.to_executorch(config), modules)
+    return Lowered(manager.to_executorch(config), reference(program))
 
 
 # --- drawing them ---------------------------------------------------------------------------
@@ -409,6 +512,11 @@ def lowerings() -> st.SearchStrategy[Lowering]:
         emit_mutable_buffer_names=flag,
         arenas=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
         pass_for_each_method=flag,
+        shared_arena=st.sampled_from(["front", "own"]),
+        left_out=st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, 3), max_size=2)),
+        names=st.sampled_from(["fqn", "fqn", "tied", "unused", "by_method"]),
+        initial=st.sampled_from([None, None, 0.25]),
+        fast_bank=st.sampled_from([0, 0, 256, 1024]) if HAS_BANKS else st.just(0),
     )
 
 
@@ -419,4 +527,4 @@ def programs(supply: int) -> st.SearchStrategy[Program]:
         st.sampled_from(WORLDS),
         st.lists(st.integers(0, supply - 1), min_size=1, max_size=4).map(tuple),
         lowerings(),
-    ).filter(lambda program: bool(program.written))
+    ).filter(lambda program: bool(program.shared))
