@@ -11,26 +11,44 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Set,
+    Tuple,
+)
 
 import torch
+from executorch.exir import memory
 from executorch.exir.error import internal_assert, InternalError
 from executorch.exir.memory_planning import (
     _alias_inplace_result_specs,
     _compute_total_sizes,
+    _handle_submodule,
     _is_inplace_node,
+    _merge_bufsizes,
     AllocationSpec,
     get_cond_nodes,
+    get_map_nodes,
     get_node_tensor_specs,
+    get_scan_nodes,
+    get_while_nodes,
     greedy,
     MemoryAlgoResult,
     SharedObject,
     SpecAllocResult,
 )
+from executorch.exir.schema import TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
 from torch import fx
 from torch.export.exported_program import ExportGraphSignature
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 
 def _storage_spec(spec: Any) -> Any:
@@ -483,39 +501,190 @@ def best_fit(
     return result
 
 
-def _borrows_or_lends_storage(graph_module: fx.GraphModule, spec: TensorSpec) -> bool:
-    """Whether `spec` lies inside another spec of the graph, or another one inside it."""
+@dataclass(frozen=True)
+class _Body:
+    """A graph that a control-flow node runs: a branch, or what a loop repeats."""
+
+    node: fx.Node
+    # The get_attr node of the graph.
+    attribute: fx.Node
+    graph_module: fx.GraphModule
+    # How many inputs, from the first, are a scan's carries: written in each round.
+    carries: int = 0
+    # The inputs that the loop fills with a slice in each round. All others are the
+    # values of the graph around it: the emitter gives them no memory of their own.
+    slices: range = range(0)
+
+    def placeholders(self) -> List[fx.Node]:
+        return [
+            node for node in self.graph_module.graph.nodes if node.op == "placeholder"
+        ]
+
+    def bound_specs(self) -> Set[TensorSpec]:
+        """The specs of the inputs that are values of the graph around."""
+        return {
+            spec
+            for number, node in enumerate(self.placeholders())
+            if number not in self.slices
+            for spec in get_node_tensor_specs(node)
+        }
+
+
+def _bodies(graph_module: fx.GraphModule) -> Iterator[_Body]:
+    """The bodies of the control flow in `graph_module`, without those nested in them."""
+
+    def body(node: fx.Node, attribute: Any, **inputs: Any) -> _Body:
+        return _Body(node, attribute, getattr(graph_module, attribute.target), **inputs)
+
+    for node in get_cond_nodes(graph_module):
+        yield body(node, node.args[1])
+        yield body(node, node.args[2])
+    for node in get_while_nodes(graph_module):
+        yield body(node, node.args[0])
+        yield body(node, node.args[1])
+    for node in get_map_nodes(graph_module):
+        yield body(node, node.args[0], slices=range(len(node.args[1])))
+    for node in get_scan_nodes(graph_module):
+        carries, scanned = len(node.args[1]), len(node.args[2])
+        slices = range(carries, carries + scanned)
+        yield body(node, node.args[0], carries=carries, slices=slices)
+
+
+def _viewed(node: Any) -> Any:
+    """What `node` is a view of, or itself if it is none."""
+    while isinstance(node, fx.Node) and node.target is memory.view:
+        node = node.args[0]
+    return node
+
+
+def _spec_like(spec: TensorSpec) -> TensorSpec:
+    """The spec of a tensor of its own that looks like the one with `spec`."""
+    fresh = TensorSpec(dtype=spec.dtype, shape=torch.Size(spec.shape))
+    fresh.stride = spec.stride
+    fresh.dim_order = spec.dim_order
+    fresh.shape_dynamism = spec.shape_dynamism
+    return fresh
+
+
+def _insert_copy(value: fx.Node, before: fx.Node, origin: fx.Node) -> fx.Node:
+    """A copy of `value` in front of `before`, traced to where `origin` comes from."""
+    graph = value.graph
+    spec = _spec_like(value.meta["spec"])
+    with graph.inserting_before(before):
+        shape = (tuple(spec.shape), spec.dtype)
+        out = graph.call_function(memory.alloc, (shape,))
+        copied = graph.call_function(torch.ops.aten.clone.out, (value,), {"out": out})
+    for node in (out, copied):
+        node.meta["spec"] = spec
+        node.meta["val"] = value.meta.get("val")
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+            if key in origin.meta:
+                node.meta[key] = origin.meta[key]
+    return copied
+
+
+def _save_returned_carries(body: _Body) -> None:
+    """Let a scan's body return copies of the carries that it returns, or views of them.
+
+    The loop writes the new carries one after the other, and then stores the other
+    results: what lies in a carry would be overwritten by then. A carry that stays what
+    it is needs no copy.
+    """
+    numbers = {node: i for i, node in enumerate(body.placeholders()[: body.carries])}
+    output = body.graph_module.graph.output_node()
+    results, structure = tree_flatten(output.args[0])
+    saved = [
+        (
+            _insert_copy(result, output, body.node)
+            if numbers.get(_viewed(result), number) != number
+            else result
+        )
+        for number, result in enumerate(results)
+    ]
+    if saved != results:
+        output.args = (tree_unflatten(saved, structure),)
+        output.meta["spec"] = tree_map(
+            lambda x: x.meta.get("spec") if isinstance(x, fx.Node) else None,
+            output.args[0],
+        )
+        body.graph_module.recompile()
+
+
+def _apply_algo_to_submodules(
+    algo: Callable[..., List[int]],
+    graph_module: fx.GraphModule,
+    alignment: int,
+    graph_signature: Optional[ExportGraphSignature] = None,
+) -> List[int]:
+    """Plan the bodies of the control flow in `graph_module`, each from offset 0.
+
+    Returns:
+        By arena, the most bytes that any of them takes there.
+    """
+    bufsizes: List[int] = []
+    for body in _bodies(graph_module):
+        _save_returned_carries(body)
+        elsewhere: AbstractSet[TensorSpec] = body.bound_specs()
+        _merge_bufsizes(
+            bufsizes,
+            _handle_submodule(
+                algo,
+                graph_module,
+                alignment,
+                body.attribute,
+                graph_signature,
+                alloc_graph_input=len(body.slices) > 0,
+                elsewhere=elsewhere,
+            ),
+        )
+    return bufsizes
+
+
+def _specs_with_common_storage(graph_module: fx.GraphModule) -> Set[TensorSpec]:
+    """The specs of the graph that lie inside another one, or have another inside."""
     # ExecuTorch 1.4 calls the base of an in-place result `inplace_base`.
-    base = "storage_base" if hasattr(spec, "storage_base") else "inplace_base"
-    specs = tree_flatten([nd.meta.get("spec") for nd in graph_module.graph.nodes])[0]
-    return getattr(spec, base, None) is not None or any(
-        getattr(other, base, None) is spec
-        for other in specs
-        if isinstance(other, TensorSpec)
-    )
-
-
-def _place_branch_result(
-    branch: fx.GraphModule, number: int, place: TensorSpec
-) -> None:
-    """
-    Let `branch` write its result `number` to where the graph around it planned it.
-
-    A result that has no memory of the branch's own (an input handed through, a
-    constant, a tensor that the runtime allocates) stays where it is, and so does one
-    that shares its storage with another tensor or wouldn't fit.
-    """
-    result = tree_flatten(branch.graph.output_node().args)[0][number]
-    spec = result.meta.get("spec") if isinstance(result, fx.Node) else None
-    if (
-        isinstance(spec, TensorSpec)
-        and not spec.const
-        and spec.mem_offset is not None
-        and spec.allocated_memory <= place.allocated_memory
-        and not _borrows_or_lends_storage(branch, spec)
+    field = "storage_base" if hasattr(TensorSpec, "inplace_base") else "inplace_base"
+    found: Set[TensorSpec] = set()
+    for spec in tree_leaves(
+        [node.meta.get("spec") for node in graph_module.graph.nodes]
     ):
-        spec.mem_id = place.mem_id
-        spec.mem_offset = place.mem_offset
+        if not isinstance(spec, TensorSpec):
+            continue
+        base = getattr(spec, field, None)
+        if base is not None:
+            found.update((_storage_spec(spec), _storage_spec(base)))
+    return found
+
+
+def _results_in_place(body: _Body) -> Dict[TensorSpec, TensorSpec]:
+    """What a branch can write to where the graph around it has the cond's results.
+
+    That are the branch's own tensors. What it is given, a view, a constant, a tensor
+    that shares its storage with another, and what is returned a second time are not
+    among them; the emitter copies these.
+
+    Returns:
+        The spec in the graph around by the spec in the branch.
+    """
+    if body.node.target is not torch.ops.higher_order.cond:
+        return {}
+    strange = body.bound_specs() | _specs_with_common_storage(body.graph_module)
+    results = tree_leaves(body.graph_module.graph.output_node().args[0])
+    found: Dict[TensorSpec, TensorSpec] = {}
+    for result, place in zip(results, tree_leaves(body.node.meta["spec"])):
+        spec = result.meta.get("spec") if isinstance(result, fx.Node) else None
+        if (
+            isinstance(spec, TensorSpec)
+            and isinstance(place, TensorSpec)
+            and _storage_spec(spec) is spec
+            and not spec.const
+            and spec not in strange
+            and spec.shape_dynamism != TensorShapeDynamism.DYNAMIC_UNBOUND
+            # Any value that fits one of them has to fit the other.
+            and spec.nbytes() == place.nbytes()
+        ):
+            found.setdefault(spec, place)
+    return found
 
 
 def _place_branch_results(graph_module: fx.GraphModule) -> None:
@@ -523,15 +692,12 @@ def _place_branch_results(graph_module: fx.GraphModule) -> None:
     Let the branches of each cond, nested ones too, write their results to where the
     graph around the cond has them.
 
-    The runtime takes a branch's result over by pointer, and all branches are planned
-    over one another at the front of the arena: left there, the result is lost when
-    the next control-flow node runs, and a view of it, which reads the memory that the
-    surrounding graph planned, never sees it. No arena changes its size by this.
+    There a view of a result, which is elided, finds it, and it survives the next
+    control-flow node. No branch plans memory for it.
     """
-    for cond_node in get_cond_nodes(graph_module):
-        for branch_node in cond_node.args[1:3]:
-            branch = getattr(graph_module, branch_node.target)
-            for number, place in enumerate(tree_flatten(cond_node.meta["spec"])[0]):
-                if isinstance(place, TensorSpec) and place.mem_offset is not None:
-                    _place_branch_result(branch, number, place)
-            _place_branch_results(branch)
+    for body in _bodies(graph_module):
+        for spec, place in _results_in_place(body).items():
+            if place.mem_offset is not None:
+                spec.mem_id = place.mem_id
+                spec.mem_offset = place.mem_offset
+        _place_branch_results(body.graph_module)
