@@ -1333,25 +1333,25 @@ add: arenas [0, 112]
   aten_mul_tensor: arena 1, 32 + 32
 branch: arenas [0, 176]
   state: arena 1, 0 + 32
-  inputs_0: arena 1, 96 + 32
-  aten_sum_dim_int_list: arena 1, 128 + 4
+  inputs_0: arena 1, 128 + 32
+  aten_sum_dim_int_list: arena 1, 32 + 4
   aten_gt_scalar: arena 1, 160 + 1
-  cond: arena 1, 128 + 32
-  aten_add_tensor: arena 1, 96 + 32
-  dim_order_ops__to_dim_order_copy_default: arena 1, 160 + 4
-  aten_mul_tensor: arena 1, 96 + 32
+  cond: arena 1, 96 + 32
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 128 + 4
+  aten_mul_tensor: arena 1, 32 + 32
 branch: submodule_0.[0, 96]
   aten_sum_dim_int_list: arena 1, 32 + 4
   aten_gt_scalar: arena 1, 80 + 1
   dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 4
   aten_mul_tensor: arena 1, 32 + 32
-  cond: arena 1, 128 + 32
+  cond: arena 1, 96 + 32
 branch: submodule_0.submodule_0.[0, 0]
-  aten_sin_default: arena 1, 128 + 32
+  aten_sin_default: arena 1, 96 + 32
 branch: submodule_0.submodule_1.[0, 0]
-  aten_neg_default: arena 1, 128 + 32
+  aten_neg_default: arena 1, 96 + 32
 branch: submodule_1.[0, 0]
-  aten_cos_default: arena 1, 128 + 32""",
+  aten_cos_default: arena 1, 96 + 32""",
         )
 
     def test_loops(self) -> None:
@@ -1381,15 +1381,15 @@ loop: arenas [0, 208]
   inputs_0: arena 1, 80 + 32
   map_impl: arena 1, 144 + 32
   aten_slice_copy_tensor: arena 1, 112 + 16
-  dim_order_ops__to_dim_order_copy_default: arena 1, 80 + 4
-  aten_mul_tensor: arena 1, 176 + 16
-  dim_order_ops__to_dim_order_copy_default_1: arena 1, 112 + 4
-  aten_mul_tensor_1: arena 1, 80 + 32
-  scan: arena 1, 192 + 16
-  scan: arena 1, 112 + 32
-  aten_sum_dim_int_list: arena 1, 176 + 4
-  aten_add_tensor: arena 1, 80 + 32
-  aten_add_tensor_1: arena 1, 80 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 32 + 4
+  aten_mul_tensor: arena 1, 192 + 16
+  dim_order_ops__to_dim_order_copy_default_1: arena 1, 32 + 4
+  aten_mul_tensor_1: arena 1, 112 + 32
+  scan: arena 1, 176 + 16
+  scan: arena 1, 80 + 32
+  aten_sum_dim_int_list: arena 1, 112 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  aten_add_tensor_1: arena 1, 32 + 32
 loop: submodule_0.[0, 80]
   view: arena 1, 32 + 16
   aten_sin_default: arena 1, 64 + 16
