@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.transforms.remove_clone_ops import RemoveCloneOpsTransform
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import ExecutorchProgramManager, memory_planning
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.graph_module import get_control_flow_submodules
 from torch import Tensor, nn
 from torch._higher_order_ops import scan
 from torch._higher_order_ops.map import map as map_rows
+from torch.export import ExportedProgram
 
 from tests import harness, plan_checker
 from tests.cases import Stateful
@@ -304,22 +307,49 @@ def test_control_flow(make: Callable[[], nn.Module], config: str) -> None:
 
 
 class DelegatesInBranches(nn.Module):
+    """What delegates return is viewed in the branches and outside."""
+
     def forward(self, x: Tensor, p: Tensor) -> Tensor:
         def left(a: Tensor) -> Tensor:
             return a.sigmoid() * a + a
 
         def right(a: Tensor) -> Tensor:
-            return (a * 3 - a).view(6).view(2, 3)
+            return (a * a).view(6).view(2, 3).sigmoid()
 
-        return torch.cond(p > 0, left, right, [x]).view(6) + 1
+        y = torch.cond(p > 0, left, right, [x])
+        z = torch.cond(p > 1, right, left, [x + 1])
+        return y.view(6) + z.view(6)
 
 
-def test_delegates_in_branches() -> None:
-    program = _run(DelegatesInBranches, {"partitioner": XnnpackPartitioner()})
-    graph_module = program.exported_program().graph_module
-    bodies = [body.graph_module for body in memory_planning._bodies(graph_module)]
+class ToXnnpackInBodies(Partitioner):
+    """XNNPACK's own partitioner stays out of bodies."""
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        spec = DelegationSpec(XnnpackBackend.__name__, [])
+        tags = {}
+        bodies = get_control_flow_submodules(exported_program.graph_module)
+        for number, (_, body, _) in enumerate(bodies):
+            views = 0
+            for node in body.graph.nodes:
+                if "view" in node.name:
+                    views += 1
+                elif node.op == "call_function":
+                    tag = f"body_{number}_part_{views}"
+                    node.meta["delegation_tag"] = tag
+                    tags[tag] = spec
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+
+
+@pytest.mark.parametrize("alloc_graph_output", [True, False])
+def test_delegates_in_branches(alloc_graph_output: bool) -> None:
+    config = {
+        "partitioner": ToXnnpackInBodies(),
+        "planning": {"alloc_graph_output": alloc_graph_output},
+    }
+    graph_module = _run(DelegatesInBranches, config).exported_program().graph_module
+    bodies = [body for _, body, _ in get_control_flow_submodules(graph_module)]
     called = [node.target for body in bodies for node in body.graph.nodes]
-    assert executorch_call_delegate in called
+    assert called.count(executorch_call_delegate) == 6
 
 
 class OfAnyLength(nn.Module):
