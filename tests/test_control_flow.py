@@ -303,6 +303,55 @@ def test_control_flow(make: Callable[[], nn.Module], config: str) -> None:
     _run(make, CONFIGS[config])
 
 
+# --- once wrong or refused ------------------------------------------------------------------
+
+
+class MapBodyViewsBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = map_rows(lambda a, b: a * 2 + b.view(4), x, self.state)
+        self.state.add_(x[0].view(2, 2))
+        return y
+
+
+class ScanBodyViewsCarry(nn.Module):
+    def forward(self, h: Tensor, xs: Tensor) -> Any:
+        return scan(lambda c, x: (c + x, c.view(2, 2).sum(0)), h, xs)
+
+
+class ViewOfMapResult(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return map_rows(lambda a: a * 2, x).view(2, -1) + 1
+
+
+class CondResultsAreCallersOutputs(nn.Module):
+    """With alloc_graph_output=False the caller owns the outputs; each result has to get there."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), [x])
+        z = torch.cond(x.sum() < 0, lambda a: a + 1, lambda a: a - 1, [x])
+        return y, z
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (MapBodyViewsBuffer, [(3, 4)]),
+        (ScanBodyViewsCarry, [(4,), (5, 4)]),
+        (ViewOfMapResult, [(4, 4)]),
+        (CondResultsAreCallersOutputs, [(2,)]),
+    ],
+)
+@pytest.mark.parametrize("callers", [False, True], ids=["planned", "callers"])
+def test_case(make: Callable[[], nn.Module], shapes: list[tuple[int, ...]], callers: bool) -> None:
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    planning = {"alloc_graph_input": not callers, "alloc_graph_output": not callers}
+    harness.check(make(), {"forward": inputs}, ["forward"] * 5, planning=planning)
+
+
 # --- delegates, shapes ----------------------------------------------------------------------
 
 
