@@ -291,19 +291,50 @@ def test_result_of_a_cond_survives_the_next() -> None:
     assert any("aten_neg_default" in pair for pair in pairs), pairs
 
 
-def test_result_of_a_branch_survives_the_cond() -> None:
-    """The result may lie in the branch's part; then it is there that it has to survive."""
-    broken = plan("two conds")
-    result, other = broken["submodule_0/aten_neg_default"], broken["submodule_2/aten_cos_default"]
+def _put_results_elsewhere(broken: Plan, first: str, second: str) -> tuple[Any, Any]:
+    """Let the results of two conds lie on each other, behind all else."""
+    result, other = broken[first], broken[second]
     broken.sizes[1] += 64
     result.mem_offset = other.mem_offset = broken.sizes[1] - 64
+    return result, other
+
+
+RESULTS_OF_TWO_CONDS = ("submodule_0/aten_neg_default", "submodule_2/aten_cos_default")
+
+
+def test_result_that_is_elsewhere_is_copied_at_the_end_of_the_branch() -> None:
+    sound = plan("two conds")
+    _put_results_elsewhere(sound, *RESULTS_OF_TWO_CONDS)
+    assert not sound.check()
+
+
+def test_result_that_is_copied_is_kept_until_then() -> None:
+    broken = plan("two conds")
+    _put_results_elsewhere(broken, *RESULTS_OF_TWO_CONDS)
+    broken.put("x", onto="submodule_0/aten_neg_default")
+    assert frozenset({"aten_neg_default", "x"}) in overlapping(broken.check())
+
+
+def test_result_that_goes_by_pointer_survives_the_cond() -> None:
+    """In another order than the cond's result it can't be copied, so it stays where it is."""
+    broken = plan("two conds")
+    for result in _put_results_elsewhere(broken, *RESULTS_OF_TWO_CONDS):
+        result.dim_order = (1, 0)
     assert frozenset({"aten_neg_default", "aten_cos_default"}) in overlapping(broken.check())
 
 
-def test_view_of_a_result_that_is_elsewhere() -> None:
+def test_view_of_a_result_that_is_copied() -> None:
+    sound = plan("viewed cond")
+    _put_results_elsewhere(sound, "submodule_0/aten_neg_default", "submodule_0/aten_neg_default")
+    assert not sound.check()
+
+
+def test_view_of_a_result_that_goes_by_pointer() -> None:
+    """The place that it reads holds nothing."""
     broken = plan("viewed cond")
-    broken.sizes[1] += 64
-    broken["submodule_0/aten_neg_default"].mem_offset = broken.sizes[1] - 64
+    name = "submodule_0/aten_neg_default"
+    for result in _put_results_elsewhere(broken, name, name):
+        result.dim_order = (1, 0)
     assert NeverWritten in kinds(broken.check())
 
 
@@ -427,14 +458,11 @@ def test_output_that_nothing_computes() -> None:
     assert names == [output.name]
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("map", {"y"}), ("scan", {"arg0_1"})])
-def test_loops_plan_inputs_that_their_bodies_share_with_the_caller(
-    name: str, inputs: set[str]
-) -> None:
-    """Known waste of upstream's: all inputs of a body have memory, but only slices need it."""
+@pytest.mark.parametrize("name", ["map", "scan"])
+def test_loops_plan_no_input_that_their_body_shares_with_the_caller(name: str) -> None:
+    """Upstream gives all inputs of a body memory, but only slices need it."""
     loop = plan(name)
-    unused = unused_places(loop.graph_module, loop.signature)
-    assert {each.name for each in unused} == {f"submodule_0/{each}" for each in inputs}
+    assert unused_places(loop.graph_module, loop.signature) == []
 
 
 # --- peak ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ it, control-flow branches included, into a list of steps with what each one writ
 ranges then follow by the textbook analysis (a tensor is alive from where it is written to the
 last step that needs it). What the emitter does, and a plan has to survive:
 
-- the branches of a `cond` see the operands themselves, and hand their results on by pointer: the
-  result of the cond *is* the tensor of the branch that ran;
+- the branches of a `cond` see the operands themselves; a result that a branch didn't make at the
+  place of the cond's is copied there, and only what can't be copied is handed on by pointer;
 - the bodies of `map` and `scan` run many times, so what they take from outside stays alive until
   the last round; their results are copied out;
 - a view that is static and planned is not executed: it reads the place of its base;
@@ -335,6 +335,17 @@ class _Alternative:
     last: int
 
 
+def _same_place(value: Value, result: Value) -> bool:
+    place = place_of(result[0])
+    return place is not None and all(place_of(spec) == place for spec in value)
+
+
+def _by_pointer(value: Value, result: Value) -> bool:
+    """Has the result no place that is known, or another order than what would be copied?"""
+    unbound = result[0].shape_dynamism == TensorShapeDynamism.DYNAMIC_UNBOUND
+    return unbound or any(spec.dim_order != result[0].dim_order for spec in value)
+
+
 class _Walk:
     """Walks one graph, the emitter's way, and appends its steps to a flow."""
 
@@ -432,39 +443,37 @@ class _Walk:
         for graph in graphs:
             label = f"{name}.{graph.target}"
             self.flow.tails, self.flow.path = before, (*path, (name, label))
-            first = len(self.flow.steps)
-            outputs = self._branch(graph, label, inputs)
-            last = self.flow.step(f"{label}/output")
-            branches.append(_Alternative(outputs, first, last))
+            branches.append(self._alternative(graph, label, inputs, results))
             after += self.flow.tails
         self.flow.tails, self.flow.path = after, path
-        for index, result in enumerate(results):
-            self._move_in_place([(branch, branch.outputs[index]) for branch in branches], result)
         self._part(branches, _storages_of(results))
         return [
             Value(dict.fromkeys(spec for value in values for spec in value or ()))
             for values in zip(*(branch.outputs for branch in branches), strict=True)
         ]
 
-    def _move_in_place(self, handed: list[tuple[_Alternative, Any]], result: Any) -> None:
-        """Take a cond's result, which the branches hand on by pointer, for the branches' own.
-
-        The place of the result itself holds nothing, unless every branch was planned so that its
-        tensor lies exactly there: then they are one storage.
-        """
-        place = place_of(result[0]) if result else None
-        in_place = place is not None and all(
-            value
-            and all(place_of(spec) == place for spec in value)
-            and self.flow.written(branch.first, branch.last).issuperset(value)
-            for branch, value in handed
+    def _alternative(
+        self, graph: Any, label: str, inputs: list[Any], results: list[Any]
+    ) -> _Alternative:
+        """Walk a branch; the cond's results are its outputs, unless they go by pointer."""
+        first = len(self.flow.steps)
+        outputs = self._branch(graph, label, inputs)
+        written = self.flow.written(first, len(self.flow.steps))
+        pairs = [(v, r) for v, r in zip(outputs, results, strict=True) if v and r]
+        made = [(v, r) for v, r in pairs if written.issuperset(v) and _same_place(v, r)]
+        copied = [pair for pair in pairs if pair not in made and not _by_pointer(*pair)]
+        last = self.flow.step(
+            f"{label}/output",
+            needs=_storages_of([value for value, _ in copied]),
+            writes=_storages_of([result for _, result in copied]),
         )
-        for branch, value in handed if in_place else []:
-            self.flow.merge(branch.first, branch.last, set(value), result[0])
-            branch.outputs[:] = [
-                result if output and set(output) & set(value) else output
-                for output in branch.outputs
-            ]
+        for value, result in made:
+            self.flow.merge(first, last, set(value), result[0])
+        there = [
+            result if (value, result) in made or (value, result) in copied else value
+            for value, result in zip(outputs, results, strict=True)
+        ]
+        return _Alternative(there, first, last)
 
     def _part(self, branches: list[_Alternative], results: set[TensorSpec]) -> None:
         """On the way out of one branch, nothing is needed of what another one would return."""
@@ -847,3 +856,62 @@ def _most_bytes(sizes: list[tuple[Path, int]]) -> int:
         (cond, branch), *inner = path
         conds.setdefault(cond, {}).setdefault(branch, []).append((tuple(inner), size))
     return total + sum(max(map(_most_bytes, branches.values())) for branches in conds.values())
+
+
+def peak_at_nodes(
+    graph_module: torch.fx.GraphModule, signature: ExportGraphSignature | None = None
+) -> dict[int, int]:
+    """Per arena, the most bytes alive at any node, each body counted at its node with its peak.
+
+    That is what a planner can reach that plans a body as one tensor, alive at its node: what a
+    node takes or gives is alive for as long as its bodies run, though they may need it for less.
+    """
+    peaks = _peaks_at_nodes(graph_module, set(_buffers(signature)), set())
+    return dict(sorted(peaks.items()))
+
+
+def _peaks_at_nodes(
+    graph_module: torch.fx.GraphModule, kept: set[str], elsewhere: set[TensorSpec]
+) -> dict[int, int]:
+    """The peaks of one graph, without the bytes of the specs that are `elsewhere`."""
+    nodes = list(graph_module.graph.nodes)
+    lives: dict[TensorSpec, tuple[int, int]] = {}
+    for index, node in enumerate(nodes):
+        first = 0 if node.op == "placeholder" else index
+        last = len(nodes) - 1 if node.op == "placeholder" and node.target in kept else index
+        mentioned = [node, *node.all_input_nodes]
+        for spec in _specs([each.meta.get("spec") for each in mentioned]):
+            for each in _chain(_storage(spec)):
+                begins, ends = lives.get(each, (first, last))
+                lives[each] = (min(begins, first), max(ends, last))
+    peaks: dict[int, int] = {}
+    for index, node in enumerate(nodes):
+        now = _peaks_of_bodies(graph_module, node)
+        for spec, (first, last) in lives.items():
+            place = place_of(spec)
+            if place and _base(spec) is None and first <= index <= last and spec not in elsewhere:
+                now[place.arena] = now.get(place.arena, 0) + place.bytes
+        peaks = {arena: max(peaks.get(arena, 0), now.get(arena, 0)) for arena in peaks | now}
+    return peaks
+
+
+def _peaks_of_bodies(graph_module: torch.fx.GraphModule, node: torch.fx.Node) -> dict[int, int]:
+    """Per arena, the most bytes that one of the node's bodies has for itself at any time."""
+    peaks: dict[int, int] = {}
+    for attribute in node.all_input_nodes:
+        body = getattr(graph_module, attribute.target) if attribute.op == "get_attr" else None
+        if not isinstance(body, torch.fx.GraphModule):
+            continue
+        made = pytree.tree_leaves(body.graph.output_node().meta["spec"])
+        wanted = pytree.tree_leaves(node.meta["spec"])
+        there = {
+            _storage(spec)
+            for spec, result in zip(made, wanted, strict=False)
+            if isinstance(spec, TensorSpec)
+            and isinstance(result, TensorSpec)
+            and place_of(spec) is not None
+            and place_of(spec) == place_of(result)
+        }
+        own = _peaks_at_nodes(body, set(), there)
+        peaks = {arena: max(peaks.get(arena, 0), own.get(arena, 0)) for arena in peaks | own}
+    return peaks
