@@ -3,3 +3,4 @@
 # LICENSE file in the root directory of this source tree.
 
 from executorch.exir.passes.memory_planning_pass import begin_program  # noqa: F401
+from executorch.exir.program._lowering_copy import copy_for_lowering  # noqa: F401
