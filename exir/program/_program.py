@@ -3,4 +3,9 @@
 # LICENSE file in the root directory of this source tree.
 
 from executorch.exir.passes.memory_planning_pass import begin_program  # noqa: F401
+from executorch.exir.passes.mutated_parameters import (  # noqa: F401
+    check_initial_values,
+    mutated_parameters_to_buffers,
+    prepare_state,
+)
 from executorch.exir.program._lowering_copy import copy_for_lowering  # noqa: F401
