@@ -8,4 +8,7 @@ from executorch.exir.passes.mutated_parameters import (  # noqa: F401
     mutated_parameters_to_buffers,
     prepare_state,
 )
+from executorch.exir.passes.save_overwritten import (  # noqa: F401
+    save_what_is_overwritten,
+)
 from executorch.exir.program._lowering_copy import copy_for_lowering  # noqa: F401
