@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Set, Tuple
 
 import torch
+from executorch.exir.dialects._ops import ops
 from executorch.exir.passes.insert_write_back_for_buffers_pass import (
     _CallEffects,
     _StorageAnalysis,
@@ -25,6 +26,13 @@ from torch.utils import _pytree as pytree
 
 
 _FUNCTIONALIZED = (auto_functionalized, auto_functionalized_v2)
+
+# What passes remove of a functional program, where the dim order stays.
+_CLONES = (
+    torch.ops.aten.clone.default,
+    ops.edge.aten.clone.default,
+    ops.edge.dim_order_ops._clone_dim_order.default,
+)
 
 # What emission and debugging ask of a node beside its value.
 _DEBUG_KEYS = ("debug_handle", "from_node", "nn_module_stack", "stack_trace")
@@ -228,6 +236,42 @@ def _gather_elements(graph_module: GraphModule) -> None:
                 node.args[0].append(node)
 
 
+def _is_needed_clone(
+    clone: Node, analysis: _Analysis, writers: Dict[int, List[Node]]
+) -> bool:
+    """
+    Whether a clone tells old contents from new ones: it is overwritten, or what it is
+    of is, before the last use of the clone.
+    """
+    own, source = analysis.storage(clone), analysis.storage(clone.args[0])
+    if own in writers:
+        return True
+    last_use = analysis.storages.last_use(own)
+    return any(
+        analysis.positions[clone] < analysis.positions[call] < last_use
+        for call in writers.get(source, ())
+    )
+
+
+def _keep_clones(graph_module: GraphModule) -> None:
+    """
+    Make copies of the clones that are needed. Passes that run later remove clones, as
+    they may in a functional program.
+    """
+    analysis = _Analysis(graph_module)
+    writers = analysis.writers()
+    for output in graph_module.graph.output_node().all_input_nodes:
+        analysis.storages.use(analysis.storage(output), len(analysis.positions))
+    for node in graph_module.graph.nodes:
+        if node.target not in _CLONES or not _is_needed_clone(node, analysis, writers):
+            continue
+        value, source = node.meta.get("val"), node.args[0].meta.get("val")
+        if value is None or source is None or value.stride() != source.stride():
+            continue
+        node.target = torch.ops.aten.copy.default
+        node.args, node.kwargs = (node.args[0], node.args[0]), {}
+
+
 def _save_in(graph_module: GraphModule, mutable: Iterable[Node]) -> bool:
     """Save what has to be in one graph; return whether it has functionalized calls."""
     graph = graph_module.graph
@@ -239,6 +283,7 @@ def _save_in(graph_module: GraphModule, mutable: Iterable[Node]) -> bool:
     while saves := _plan_saves(graph_module, mutable):
         for save in saves:
             _carry_out(save)
+    _keep_clones(graph_module)
     return True
 
 

@@ -6,6 +6,7 @@ import unittest
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
+from executorch.backends.transforms.remove_clone_ops import RemoveCloneOpsTransform
 from executorch.exir import ExecutorchBackendConfig, to_edge
 from executorch.exir.passes.save_overwritten import save_what_is_overwritten
 from executorch.exir.program._lowering_copy import copy_for_lowering
@@ -309,6 +310,18 @@ class TestSaveOverwritten(unittest.TestCase):
                 output.prepend(node)
         self.assert_same_in_place(program, copies=2)
 
+    def test_clones_that_are_not_needed_stay_clones(self) -> None:
+        def clone_new(self: Stateful, x: Tensor) -> Tensor:
+            early = self.a.clone() * 2
+            torch.ops.mutbuf_test.add_to(self.a, x)
+            return early + self.a.clone()
+
+        exported = export(Stateful((3, 2), clone_new), (torch.zeros(3, 2),))
+        program = to_edge(exported).exported_program()
+        lowered = in_place(program)
+        self.assertEqual(count_copies(lowered), 0)
+        self.assertEqual(str(lowered.graph).count("_clone_dim_order.default]"), 2)
+
     def test_old_cache_in_the_runtime(self) -> None:
         def keep_cache(self: Stateful, x: Tensor) -> Tensor:
             y = self.b.sum(1)
@@ -334,10 +347,32 @@ class TestSaveOverwritten(unittest.TestCase):
             update_cache(x[:, 1:2] * 2, self.a, 2)
             return result + self.a
 
+        def return_clone_of_old(self: Stateful, x: Tensor) -> Tensor:
+            old = self.a.clone()
+            update_cache(x[:, :1] * 2, self.a, 1)
+            return old
+
+        def change_clone(self: Stateful, x: Tensor) -> Tensor:
+            local = self.a.clone()
+            update_cache(x[:, :1] * 2, local, 1)
+            self.b.add_(local)
+            return local + self.a * 2 + self.b
+
+        configs = {
+            "default": {},
+            "reinplace": {"run_reinplace_pass": True},
+            "without_clones": {"passes": [RemoveCloneOpsTransform()]},
+        }
         shape = (1, 4, 1, 2)
-        for function in (keep_cache, return_old_cache, change_in_branch):
-            for config in ({}, {"run_reinplace_pass": True}):
-                with self.subTest(function=function.__name__, config=config):
+        for function in (
+            keep_cache,
+            return_old_cache,
+            change_in_branch,
+            return_clone_of_old,
+            change_clone,
+        ):
+            for title, config in configs.items():
+                with self.subTest(function=function.__name__, config=title):
                     eager = Stateful(shape, function)
                     for buffer in eager.buffers():
                         buffer.zero_()
