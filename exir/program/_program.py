@@ -2,6 +2,7 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
+from executorch.exir.passes.check_signature import check_signatures  # noqa: F401
 from executorch.exir.passes.memory_planning_pass import begin_program  # noqa: F401
 from executorch.exir.passes.mutated_parameters import (  # noqa: F401
     check_initial_values,
