@@ -9,6 +9,7 @@ from executorch.exir.passes.mutated_parameters import (  # noqa: F401
     mutated_parameters_to_buffers,
     prepare_state,
 )
+from executorch.exir.passes.save_old_state import save_old_state  # noqa: F401
 from executorch.exir.passes.save_overwritten import (  # noqa: F401
     save_what_is_overwritten,
 )

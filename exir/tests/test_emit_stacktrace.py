@@ -77,7 +77,7 @@ def choose(self: Stateful, x: Tensor) -> Tensor:
 
 X = torch.ones(1, 4, 1, 2)
 
-# With a backend, torch.export itself refuses the others: see docs/status.md.
+# Plain, and with a backend.
 PROGRAMS: Dict[str, Tuple[Callable[..., Tensor], List[Any]]] = {
     "accumulate": (accumulate, []),
     "swap": (swap, []),
