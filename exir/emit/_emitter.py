@@ -3,7 +3,7 @@
 # LICENSE file in the root directory of this source tree.
 
 import typing
-from typing import Dict, Iterable, Tuple
+from typing import Dict, Iterable, List, Tuple
 
 import torch
 import torch.fx
@@ -16,6 +16,7 @@ from executorch.exir.emit._emitter import (
 from executorch.exir.error import InternalError
 from executorch.exir.schema import (
     EValue,
+    FrameList,
     Instruction,
     KernelCall,
     MoveCall,
@@ -23,6 +24,15 @@ from executorch.exir.schema import (
     TensorShapeDynamism,
 )
 from torch.utils import _pytree as pytree
+
+
+def _fill_up_stacktraces(stacktraces: List[FrameList], instructions: int) -> None:
+    """
+    Give an empty stack trace to each instruction that has none, as those of
+    delegates, views and control flow.
+    """
+    missing = instructions - len(stacktraces)
+    stacktraces.extend(FrameList(items=[]) for _ in range(missing))
 
 
 class _Emitter(torch.fx.Interpreter):
