@@ -1,0 +1,417 @@
+# Copyright (c) 2026, the executorch-mutbuf authors.
+# This source code is licensed under the BSD-style license found in the
+# LICENSE file in the root directory of this source tree.
+"""
+Which kernels may write their `out` into the memory of one of their arguments.
+
+Nothing in an operator's schema says so. This table was made by reading the portable and
+the optimized kernels, which Python's runtime and mobile builds register, and is proved
+by running each row there. The kernels of other backends under the same names were read
+where their sources are public. An operator that isn't here promises nothing.
+
+A row holds if the argument has the result's address, sizes, dtype and dim order, and no
+other argument is in that memory unless it is the same tensor and the row names it, too:
+a broadcast argument, or another view of the memory, is not read element for element.
+Memory that isn't contiguous has to be free of broadcasts altogether, since the shared
+loop over broadcast indices counts `out` in contiguous order. `why_not_over` asks for
+all of it but the aliases, `takes_in_place` for what the in-place kernels ask.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
+
+import torch
+from executorch.exir.operator.convert import unwrap_op_overload
+from torch.fx import Node
+
+
+@dataclass(frozen=True)
+class AliasTolerance:
+    """What the kernel of one operator's out variant promises."""
+
+    # The functional operator, as its `name()` has it.
+    operator: str
+    # The arguments whose memory `out` may be. None: it may be no argument's.
+    arguments: Tuple[str, ...]
+    reason: str
+
+
+_POINTWISE = (
+    "element i of the result is computed from element i of the argument alone, and "
+    "written after it; vectorized and parallel loops cover each element once"
+)
+_CHOSEN = _POINTWISE + "; nothing is written before all arguments' element i is read"
+_UNREAD = "the kernel reads the argument's sizes, not its elements"
+_COPIED = "the argument is copied as it lies, onto itself, which changes nothing"
+_COPIED_FIRST = (
+    "the argument is copied as it lies, onto itself, and written in part afterwards; the "
+    "indices and the source are read after that copy, so `out` must not be theirs"
+)
+_RUNNING = "element i is read before it is written, then only results are read"
+_MOVED = "element i of the result is another element of the argument"
+_SUMMED = "each result sums many elements, and `out` is initialized or written before"
+_VECTOR_LIBRARY = (
+    "pointwise in the portable and optimized kernels, but Cadence's hands the whole vector "
+    "to a library whose functions work in phases and want memory of their own"
+)
+_LANES = (
+    "whole lanes are read before they are written in the portable kernel, but other "
+    "kernels by this name declare that their arguments don't overlap, or use `out` as "
+    "a scratchpad"
+)
+
+_UNARY: Tuple[str, ...] = (
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bitwise_not",
+    "ceil",
+    "clamp",
+    "cos",
+    "cosh",
+    "elu",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "gelu",
+    "hardtanh",
+    "leaky_relu",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logical_not",
+    "logit",
+    "neg",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "trunc",
+)
+_WITH_SCALAR: Tuple[str, ...] = (
+    "add.Scalar",
+    "bitwise_and.Scalar",
+    "bitwise_left_shift.Tensor_Scalar",
+    "bitwise_or.Scalar",
+    "bitwise_right_shift.Tensor_Scalar",
+    "bitwise_xor.Scalar",
+    "div.Scalar",
+    "div.Scalar_mode",
+    "eq.Scalar",
+    "fmod.Scalar",
+    "ge.Scalar",
+    "gt.Scalar",
+    "le.Scalar",
+    "lt.Scalar",
+    "mul.Scalar",
+    "ne.Scalar",
+    "remainder.Scalar",
+    "rsub.Scalar",
+    "sub.Scalar",
+)
+_BINARY: Tuple[str, ...] = (
+    "add.Tensor",
+    "bitwise_and.Tensor",
+    "bitwise_left_shift.Tensor",
+    "bitwise_or.Tensor",
+    "bitwise_right_shift.Tensor",
+    "bitwise_xor.Tensor",
+    "div.Tensor",
+    "div.Tensor_mode",
+    "eq.Tensor",
+    "floor_divide",
+    "fmod.Tensor",
+    "ge.Tensor",
+    "gt.Tensor",
+    "le.Tensor",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "lt.Tensor",
+    "maximum",
+    "minimum",
+    "mul.Tensor",
+    "ne.Tensor",
+    "remainder.Tensor",
+    "sub.Tensor",
+)
+
+
+def _rows() -> Iterator[AliasTolerance]:
+    for name in (*_UNARY, *_WITH_SCALAR):
+        yield AliasTolerance(f"aten::{name}", ("self",), _POINTWISE)
+    for name in _BINARY:
+        yield AliasTolerance(f"aten::{name}", ("self", "other"), _POINTWISE)
+    yield from _OTHERS
+
+
+_OTHERS: Tuple[AliasTolerance, ...] = (
+    AliasTolerance("aten::where.self", ("condition", "self", "other"), _CHOSEN),
+    AliasTolerance("aten::clamp.Tensor", ("self", "min", "max"), _CHOSEN),
+    AliasTolerance("aten::masked_fill.Scalar", ("self", "mask"), _CHOSEN),
+    AliasTolerance(
+        "aten::masked_scatter",
+        ("self",),
+        _POINTWISE + "; the source is read at other places",
+    ),
+    AliasTolerance("aten::full_like", ("self",), _UNREAD),
+    AliasTolerance("aten::fill.Scalar", ("self",), _UNREAD),
+    AliasTolerance(
+        "aten::fill.Tensor",
+        ("self",),
+        _UNREAD + "; the value is read once, before",
+    ),
+    AliasTolerance("aten::copy", ("self", "src"), _COPIED + "; self isn't read"),
+    AliasTolerance("aten::clone", ("self",), _COPIED),
+    AliasTolerance("aten::_to_copy", ("self",), _POINTWISE),
+    AliasTolerance("dim_order_ops::_clone_dim_order", ("self",), _COPIED),
+    AliasTolerance(
+        "dim_order_ops::_to_dim_order_copy",
+        ("self",),
+        _POINTWISE + "; both are indexed by their strides, which are the same",
+    ),
+    AliasTolerance("aten::index_put", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::scatter.src", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::scatter.value", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::scatter_add", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::select_scatter", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::slice_scatter", ("self",), _COPIED_FIRST),
+    AliasTolerance("aten::cumsum", ("self",), _RUNNING),
+    AliasTolerance("aten::atan2", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::pow.Scalar", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::pow.Tensor_Scalar", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::pow.Tensor_Tensor", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::sigmoid", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::tanh", (), _VECTOR_LIBRARY),
+    AliasTolerance("aten::_softmax", (), _LANES),
+    AliasTolerance("aten::_log_softmax", (), _LANES),
+    AliasTolerance("aten::native_layer_norm", (), _LANES),
+    AliasTolerance(
+        "aten::cat", (), "a part of `out` is written before others are read"
+    ),
+    AliasTolerance("aten::flip", (), _MOVED),
+    AliasTolerance("aten::roll", (), _MOVED),
+    AliasTolerance("aten::gather", (), _MOVED),
+    AliasTolerance("aten::index_select", (), _MOVED),
+    AliasTolerance("aten::permute_copy", (), _MOVED),
+    AliasTolerance("aten::transpose_copy.int", (), _MOVED),
+    AliasTolerance("aten::mm", (), _SUMMED),
+    AliasTolerance("aten::bmm", (), _SUMMED),
+    AliasTolerance("aten::addmm", (), _SUMMED),
+    AliasTolerance("aten::linear", (), _SUMMED),
+    AliasTolerance("aten::convolution", (), _SUMMED),
+)
+
+ALIAS_TOLERANT_KERNELS: Dict[str, AliasTolerance] = {
+    row.operator: row for row in _rows()
+}
+
+
+def may_write_over(op: torch._ops.OpOverload) -> FrozenSet[str]:
+    """The arguments of the functional `op` whose memory its result may take."""
+    row = ALIAS_TOLERANT_KERNELS.get(op.name())
+    return frozenset(row.arguments) if row is not None else frozenset()
+
+
+def _operator(call: Node) -> Optional[torch._ops.OpOverload]:
+    """The operator that is called, or None if it is no operator, or of a backend."""
+    if call.op != "call_function":
+        return None
+    try:
+        return unwrap_op_overload(call.target)
+    except TypeError:
+        return None
+
+
+def _bound_arguments(op: torch._ops.OpOverload, call: Node) -> Dict[str, Any]:
+    names = [argument.name for argument in op._schema.arguments]
+    return {**dict(zip(names, call.args)), **call.kwargs}
+
+
+def _tensors(value: Any) -> List[Node]:
+    """The nodes in an argument, which may be a list, whose values are tensors."""
+    nodes: List[Node] = []
+    torch.fx.node.map_arg(value, nodes.append)
+    return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+
+
+def _has_default_dim_order(value: torch.Tensor) -> bool:
+    return tuple(value.dim_order()) == tuple(range(value.dim()))
+
+
+def _has_fixed_sizes(value: torch.Tensor) -> bool:
+    return all(isinstance(size, int) for size in value.shape)
+
+
+def _is_same_memory_format(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return (
+        _has_fixed_sizes(first)
+        and _has_fixed_sizes(second)
+        and first.shape == second.shape
+        and first.dtype == second.dtype
+        and first.dim_order() == second.dim_order()
+    )
+
+
+def why_not_over(call: Node, written: Node) -> Optional[str]:
+    """
+    Why the kernel of `call`, a functional operator, must not write its result into the
+    memory of `written`, one of its arguments; None if it may.
+
+    Other arguments in that memory, such as views of it, are the caller's to find.
+    """
+    op = _operator(call)
+    if op is None:
+        return f"{call.target} has no kernel that the table knows"
+    arguments = {
+        name: _tensors(value) for name, value in _bound_arguments(op, call).items()
+    }
+    named = {name for name, nodes in arguments.items() if written in nodes}
+    refused = sorted(named - may_write_over(op))
+    if refused:
+        row = ALIAS_TOLERANT_KERNELS.get(op.name())
+        reason = row.reason if row is not None else "it isn't in the table"
+        return f"{op.name()} must not write over {', '.join(refused)}: {reason}"
+    result = call.meta["val"]
+    if not isinstance(result, torch.Tensor):
+        return f"{op.name()} returns more than one tensor"
+    if not _is_same_memory_format(result, written.meta["val"]):
+        return "the result's sizes, dtype or dim order are not those of the argument"
+    if _has_default_dim_order(result):
+        return None
+    # The broadcast loop's count of `out` knows no strides.
+    for nodes in arguments.values():
+        if any(node.meta["val"].shape != result.shape for node in nodes):
+            return "an argument may be broadcast, and the result isn't contiguous"
+    return None
+
+
+def takes_in_place(call: Node) -> Optional[str]:
+    """
+    Why the runtime can't do the functional `call` by an in-place kernel on its first
+    argument; None if it can.
+
+    It has two such kernels, `index_put_` and `copy_`, and either takes less than its
+    out variant. No other argument may be in the memory that is written; that is the
+    caller's to find.
+    """
+    op = _operator(call)
+    if op is torch.ops.aten.index_put.default:
+        return _why_not_index_put_(_bound_arguments(op, call))
+    if op is torch.ops.aten.copy.default:
+        return _why_not_copy_(_bound_arguments(op, call))
+    return f"the runtime has no in-place kernel for {call.target}"
+
+
+def _why_not_copy_(arguments: Dict[str, Any]) -> Optional[str]:
+    written, source = arguments["self"].meta["val"], arguments["src"].meta["val"]
+    if arguments.get("non_blocking", False):
+        return "copy_ takes no non_blocking"
+    is_contiguous = _has_default_dim_order(written) and _has_default_dim_order(source)
+    if not is_contiguous and written.dim_order() != source.dim_order():
+        return "copy_ takes no source of another dim order"
+    return None
+
+
+def _why_not_index_put_(arguments: Dict[str, Any]) -> Optional[str]:
+    written, values = arguments["self"].meta["val"], arguments["values"].meta["val"]
+    if arguments.get("accumulate", False):
+        return "index_put_ doesn't accumulate"
+    if not (_has_default_dim_order(written) and _has_default_dim_order(values)):
+        return "index_put_ takes contiguous tensors only"
+    if written.dtype != values.dtype:
+        return f"index_put_ puts no {values.dtype} into {written.dtype}"
+    indexed = [dim for dim, i in enumerate(arguments["indices"]) if i is not None]
+    if len(indexed) != 1:
+        return f"index_put_ takes one index tensor, not {len(indexed)}"
+    dim = indexed[0]
+    index = arguments["indices"][dim]
+    return _why_not_index(index) or _why_not_values(values, written, dim, index)
+
+
+def _why_not_index(index: Node) -> Optional[str]:
+    value = index.meta["val"]
+    if value.dtype not in (torch.int32, torch.int64):
+        return f"index_put_ takes int32 or int64 indices, not {value.dtype}"
+    if value.dim() != 1:
+        return f"index_put_ takes a flat index tensor, not one of rank {value.dim()}"
+    if not _is_never_negative(index):
+        return "index_put_ refuses negative indices, and these may be negative"
+    return None
+
+
+def _why_not_values(
+    values: torch.Tensor, written: torch.Tensor, dim: int, index: Node
+) -> Optional[str]:
+    if values.dim() != written.dim():
+        return "index_put_ takes values of the rank of what they are put into"
+    expected = list(written.shape)
+    expected[dim] = index.meta["val"].shape[0]
+    # Sizes that are expressions are the same if they are written the same.
+    if [str(size) for size in values.shape] != [str(size) for size in expected]:
+        return f"index_put_ takes values of sizes {expected}, not broadcast ones"
+    return None
+
+
+# Each element of their results is one of their first argument's.
+_SELECTING: FrozenSet[str] = frozenset(
+    {
+        "aten::alias_copy",
+        "aten::clone",
+        "aten::expand_copy",
+        "aten::index.Tensor",
+        "aten::index_select",
+        "aten::permute_copy",
+        "aten::select_copy.int",
+        "aten::slice_copy.Tensor",
+        "aten::squeeze_copy.dim",
+        "aten::squeeze_copy.dims",
+        "aten::unsqueeze_copy",
+        "aten::view_copy",
+        "dim_order_ops::_clone_dim_order",
+    }
+)
+
+
+def _is_never_negative(node: Node) -> bool:
+    """Whether the graph itself shows that no element of `node` is negative."""
+    op = _operator(node)
+    while op is not None and op.name() in _SELECTING:
+        node = node.args[0]  # pyre-ignore[9]: a tensor
+        op = _operator(node)
+    if op is None:
+        return False
+    arguments = _bound_arguments(op, node)
+    # The kernels' remainder has the sign of the divisor.
+    at_least: Dict[str, Tuple[str, int]] = {
+        "aten::arange": ("end", 0),
+        "aten::arange.start_step": ("start", 0),
+        "aten::clamp": ("min", 0),
+        "aten::full": ("fill_value", 0),
+        "aten::full_like": ("fill_value", 0),
+        "aten::remainder.Scalar": ("other", 1),
+    }
+    if op.name() == "aten::relu":
+        return True
+    if op.name() not in at_least:
+        return False
+    name, least = at_least[op.name()]
+    bound = arguments.get(name)
+    if not isinstance(bound, (int, float)) or bound < least:
+        return False
+    # An empty clamp range ends at its maximum.
+    return all(
+        not isinstance(other, (int, float)) or other >= 0
+        for other in (arguments.get("max"), arguments.get("step"))
+    )
