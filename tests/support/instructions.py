@@ -47,7 +47,6 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-
 # Where each kind of value has what it is, if it is anything.
 _LITERALS = {
     Null: "",
