@@ -18,7 +18,7 @@ all of it but the aliases, `takes_in_place` for what the in-place kernels ask.
 """
 
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 import torch
 from executorch.exir.operator.convert import unwrap_op_overload
@@ -415,3 +415,123 @@ def _is_never_negative(node: Node) -> bool:
         not isinstance(other, (int, float)) or other >= 0
         for other in (arguments.get("max"), arguments.get("step"))
     )
+
+
+# Operators that XNNPACK runs one by one, whatever it makes of their neighbors: it fuses
+# clamps and pads into what they follow or precede, and drops what a constant makes idle.
+_XNNPACK_BINARY: FrozenSet[str] = frozenset(
+    {
+        "aten::add.Tensor",
+        "aten::div.Tensor",
+        "aten::maximum",
+        "aten::minimum",
+        "aten::mul.Tensor",
+        "aten::sub.Tensor",
+    }
+)
+# Operators whose result XNNPACK may take out of their argument's memory.
+_XNNPACK_MOVING: FrozenSet[str] = frozenset(
+    {
+        "aten::clone",
+        "aten::constant_pad_nd",
+        "aten::expand_copy",
+        "aten::permute_copy",
+        "aten::select_copy.int",
+        "aten::slice_copy.Tensor",
+        "aten::squeeze_copy.dim",
+        "aten::squeeze_copy.dims",
+        "aten::unsqueeze_copy",
+        "aten::view_copy",
+        "dim_order_ops::_clone_dim_order",
+        "dim_order_ops::_to_dim_order_copy",
+    }
+)
+
+
+def why_delegate_not_over(call: Node, result: int, written: Node) -> Optional[str]:
+    """
+    Why result number `result` of `call`, a call of a backend, must not be written into
+    the memory of `written`; None if it may.
+
+    The runtime hands a backend the addresses of its arguments anew at each call, and
+    promises nothing else. So a backend may write where a later call reads. Where the
+    same call reads, it may if what is known of the backend says so: XNNPACK runs its
+    operators one after another in the order of the graph, and writes a result when it
+    runs the operator that makes it.
+    """
+    positions = [i for i, node in enumerate(call.args[1:]) if node is written]
+    if not positions:
+        return None
+    # pyre-ignore[16]: the lowered module is an attribute of the graph's module
+    lowered = getattr(call.graph.owning_module, call.args[0].target)
+    if lowered.backend_id != "XnnpackBackend":
+        return f"{lowered.backend_id} may read the argument after it wrote the result"
+    program = lowered.original_module
+    placeholders = {p.name: p for p in program.graph.find_nodes(op="placeholder")}
+    inputs = [placeholders[name] for name in program.graph_signature.user_inputs]
+    made = program.graph.output_node().args[0][result]
+    for position in positions:
+        reason = _why_not_over_in_xnnpack(made, inputs[position], set(inputs))
+        if reason is not None:
+            return reason
+    return None
+
+
+def _why_not_over_in_xnnpack(
+    made: Node, read: Node, inputs: Set[Node]
+) -> Optional[str]:
+    """Why XNNPACK must not write `made` where the input `read` is, in its own graph."""
+    if not _is_same_memory_format(made.meta["val"], read.meta["val"]):
+        return "the result's sizes, dtype or dim order are not those of the argument"
+    if not made.meta["val"].dtype.is_floating_point:
+        return "XNNPACK may widen results that are no floating-point numbers"
+    if not _is_run_by_itself(made, inputs):
+        return f"XNNPACK may merge {made.name} with what it is made from"
+    earlier = _ancestors(made)
+    for reader, is_direct in _readers(read):
+        if reader is made:
+            if not is_direct or _operator(made).name() not in _XNNPACK_BINARY:
+                return f"{made.name} reads more of the argument than it has written"
+        elif reader not in earlier:
+            return f"{reader.name} may read the argument after {made.name} is written"
+    return None
+
+
+def _is_run_by_itself(node: Node, inputs: Set[Node]) -> bool:
+    op = _operator(node)
+    if op is None:
+        return False
+    sources = node.all_input_nodes
+    if op.name() in _XNNPACK_BINARY:
+        # A constant may make it idle, and then what precedes it writes the result.
+        is_variable = all(s in inputs or s.all_input_nodes for s in sources)
+        return is_variable and len(sources) == 2
+    if op.name() == "aten::cat":
+        return len(sources) > 1
+    if op.name() == "aten::slice_copy.Tensor":
+        return node.meta["val"].shape != sources[0].meta["val"].shape
+    return False
+
+
+def _ancestors(node: Node) -> Set[Node]:
+    found: Set[Node] = set()
+    stack = list(node.all_input_nodes)
+    while stack:
+        source = stack.pop()
+        if source not in found:
+            found.add(source)
+            stack.extend(source.all_input_nodes)
+    return found
+
+
+def _readers(read: Node) -> Iterator[Tuple[Node, bool]]:
+    """What reads `read`, and whether it reads the very tensor or may read a view."""
+    stack = [(user, True) for user in read.users]
+    seen: Set[Node] = set()
+    while stack:
+        reader, is_direct = stack.pop()
+        yield reader, is_direct
+        op = _operator(reader)
+        if op is not None and op.name() in _XNNPACK_MOVING and reader not in seen:
+            seen.add(reader)
+            stack.extend((user, False) for user in reader.users)
