@@ -205,6 +205,8 @@ def _root(spec: Any) -> Any:
 
 def _schema(node: fx.Node) -> Any:
     # An edge operator keeps the plain one that it stands for.
+    if node.op != "call_function":
+        return None
     plain = getattr(node.target, "_op", node.target)
     return getattr(plain, "_schema", getattr(node.target, "_schema", None))
 
@@ -217,7 +219,7 @@ def _operator(node: fx.Node) -> str:
 
 
 def _moves(node: fx.Node) -> bool:
-    return _operator(node).rpartition("::")[2] in _MOVING
+    return _schema(node) is not None and _operator(node).rpartition("::")[2] in _MOVING
 
 
 def _written_argument(node: fx.Node) -> Any:
