@@ -346,7 +346,7 @@ def _why_not_index(index: Node) -> Optional[str]:
         return f"index_put_ takes int32 or int64 indices, not {value.dtype}"
     if value.dim() != 1:
         return f"index_put_ takes a flat index tensor, not one of rank {value.dim()}"
-    if not _is_never_negative(index):
+    if _interval(index)[0] < 0:
         return "index_put_ refuses negative indices, and these may be negative"
     return None
 
@@ -367,6 +367,7 @@ def _why_not_values(
 # Each element of their results is one of their first argument's.
 _SELECTING: FrozenSet[str] = frozenset(
     {
+        "aten::_to_copy",
         "aten::alias_copy",
         "aten::clone",
         "aten::expand_copy",
@@ -380,41 +381,86 @@ _SELECTING: FrozenSet[str] = frozenset(
         "aten::unsqueeze_copy",
         "aten::view_copy",
         "dim_order_ops::_clone_dim_order",
+        "dim_order_ops::_to_dim_order_copy",
     }
+)
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+def _interval(node: Node) -> Tuple[int, int]:
+    """The least and the greatest integer that the graph shows `node` may hold."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        return _symbol_interval(value)
+    if not isinstance(value, torch.Tensor) or value.dtype not in _INTEGERS:
+        return _INT64
+    info = torch.iinfo(value.dtype)
+    op = _operator(node)
+    found = _computed_interval(op, node) if op is not None else _INT64
+    # What doesn't fit wraps around.
+    fits = info.min <= found[0] and found[1] <= info.max
+    return found if fits else (info.min, info.max)
+
+
+_INTEGERS: FrozenSet[torch.dtype] = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 
 
-def _is_never_negative(node: Node) -> bool:
-    """Whether the graph itself shows that no element of `node` is negative."""
-    op = _operator(node)
-    while op is not None and op.name() in _SELECTING:
-        node = node.args[0]  # pyre-ignore[9]: a tensor
-        op = _operator(node)
-    if op is None:
-        return False
-    arguments = _bound_arguments(op, node)
-    # The kernels' remainder has the sign of the divisor.
-    at_least: Dict[str, Tuple[str, int]] = {
-        "aten::arange": ("end", 0),
-        "aten::arange.start_step": ("start", 0),
-        "aten::clamp": ("min", 0),
-        "aten::full": ("fill_value", 0),
-        "aten::full_like": ("fill_value", 0),
-        "aten::remainder.Scalar": ("other", 1),
-    }
-    if op.name() == "aten::relu":
-        return True
-    if op.name() not in at_least:
-        return False
-    name, least = at_least[op.name()]
-    bound = arguments.get(name)
-    if not isinstance(bound, (int, float)) or bound < least:
-        return False
-    # An empty clamp range ends at its maximum.
-    return all(
-        not isinstance(other, (int, float)) or other >= 0
-        for other in (arguments.get("max"), arguments.get("step"))
-    )
+def _symbol_interval(value: torch.SymInt) -> Tuple[int, int]:
+    bounds = value.node.shape_env.bound_sympy(value.node.expr)
+    least = int(bounds.lower) if bounds.lower > _INT64[0] else _INT64[0]
+    greatest = int(bounds.upper) if bounds.upper < _INT64[1] else _INT64[1]
+    return least, greatest
+
+
+def _argument_interval(argument: Any) -> Tuple[int, int]:
+    if isinstance(argument, Node):
+        return _interval(argument)
+    if isinstance(argument, torch.SymInt):
+        return _symbol_interval(argument)
+    return (argument, argument) if isinstance(argument, int) else _INT64
+
+
+def _computed_interval(op: torch._ops.OpOverload, node: Node) -> Tuple[int, int]:
+    """As `_interval`, of an operator's result, should it not wrap around."""
+    name, arguments = op.name(), _bound_arguments(op, node)
+    if name in _SELECTING:
+        return _argument_interval(node.args[0])
+    if name in ("aten::arange", "aten::arange.start_step"):
+        least = _argument_interval(arguments.get("start", 0))[0]
+        is_rising = _argument_interval(arguments.get("step", 1))[0] > 0
+        return (least, _argument_interval(arguments["end"])[1]) if is_rising else _INT64
+    if name in ("aten::full", "aten::full_like"):
+        return _argument_interval(arguments["fill_value"])
+    if name == "aten::scalar_tensor":
+        return _argument_interval(arguments["s"])
+    if name == "aten::add.Tensor" and arguments.get("alpha", 1) == 1:
+        first = _argument_interval(arguments["self"])
+        second = _argument_interval(arguments["other"])
+        return first[0] + second[0], first[1] + second[1]
+    if name == "aten::remainder.Scalar" and isinstance(arguments["other"], int):
+        # The sign is the divisor's.
+        divisor = arguments["other"]
+        return (0, divisor - 1) if divisor > 0 else _INT64
+    if name == "aten::relu":
+        return 0, _INT64[1]
+    if name == "aten::clamp":
+        return _clamped_interval(arguments)
+    return _INT64
+
+
+def _clamped_interval(arguments: Dict[str, Any]) -> Tuple[int, int]:
+    low, high = _argument_interval(arguments["self"])
+    least, greatest = arguments.get("min"), arguments.get("max")
+    if not all(b is None or isinstance(b, int) for b in (least, greatest)):
+        return _INT64
+    if least is not None:
+        low, high = max(low, least), max(high, least)
+    # Where the two cross, the maximum wins.
+    if greatest is not None:
+        low, high = min(low, greatest), min(high, greatest)
+    return low, high
 
 
 # Operators that XNNPACK runs one by one, whatever it makes of their neighbors: it fuses

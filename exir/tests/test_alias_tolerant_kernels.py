@@ -6,11 +6,13 @@ import unittest
 from typing import Any, List, Optional, Tuple
 
 import torch
+from executorch.exir import to_edge
 from executorch.exir.passes.alias_tolerant_kernels import (
     may_write_over,
     takes_in_place,
     why_not_over,
 )
+from torch.export import export
 from torch.fx import Graph, Node
 
 _CHANNELS_LAST = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
@@ -127,24 +129,77 @@ class TestAliasTolerantKernels(unittest.TestCase):
                 call = self._index_put(rows, [index], torch.ones(4, 5))
                 self.assertIn(words, takes_in_place(call) or "")
 
+    def _is_known(self, *steps: Tuple[Any, ...]) -> bool:
+        """Whether an index of unknown origin is known not to be negative after `steps`."""
+        index = Graph().placeholder("i")
+        index.meta["val"] = torch.tensor([1])
+        for op, *options in steps:
+            call = index.graph.call_function(op, (index, *options))
+            call.meta["val"] = op(index.meta["val"], *options)
+            index = call
+        call = self._index_put(torch.zeros(4, 5), [index], torch.ones(1, 5))
+        return takes_in_place(call) is None
+
     def test_indices_that_are_never_negative(self) -> None:
-        unknown = Graph().placeholder("i")
-        unknown.meta["val"] = torch.tensor([1])
         aten = torch.ops.aten
-        cases = {
-            (aten.remainder.Scalar, 8): True,
-            (aten.remainder.Scalar, -8): False,
-            (aten.clamp.default, 0): True,
-            (aten.clamp.default, 0, -1): False,
-            (aten.clamp.default, None, 3): False,
-            (aten.add.Tensor, 1): False,
-        }
-        for (op, *options), is_known in cases.items():
-            with self.subTest(op=op, options=options):
-                index = unknown.graph.call_function(op, (unknown, *options))
-                index.meta["val"] = torch.tensor([1])
-                call = self._index_put(torch.zeros(4, 5), [index], torch.ones(1, 5))
-                self.assertEqual(takes_in_place(call) is None, is_known)
+        eight, limited = (aten.remainder.Scalar, 8), (aten.clamp.default, 0, 7)
+        self.assertFalse(self._is_known())
+        self.assertTrue(self._is_known(eight))
+        self.assertFalse(self._is_known((aten.remainder.Scalar, -8)))
+        self.assertTrue(self._is_known(limited))
+        self.assertTrue(self._is_known((aten.clamp.default, 0)))
+        self.assertFalse(self._is_known((aten.clamp.default, 0, -1)))
+        self.assertFalse(self._is_known((aten.clamp.default, None, 3)))
+        self.assertFalse(self._is_known((aten.add.Tensor, 1)))
+        self.assertTrue(self._is_known(eight, (aten.add.Tensor, 1)))
+        self.assertFalse(self._is_known(eight, (aten.add.Tensor, -1)))
+        self.assertTrue(self._is_known((aten.relu.default,)))
+        # It may wrap around.
+        self.assertFalse(self._is_known((aten.relu.default,), (aten.add.Tensor, 1)))
+
+    def test_indices_of_another_dtype(self) -> None:
+        aten, narrow = torch.ops.aten, torch.int32
+        index = Graph().placeholder("i")
+        index.meta["val"] = torch.tensor([1])
+        for step, is_known in (
+            (aten.relu.default, False),
+            (aten.remainder.Scalar, True),
+        ):
+            source = index.graph.call_function(step, (index, 8)[: 1 + is_known])
+            source.meta["val"] = index.meta["val"]
+            cast = index.graph.call_function(
+                aten._to_copy.default, (source,), {"dtype": narrow}
+            )
+            cast.meta["val"] = source.meta["val"].to(narrow)
+            call = self._index_put(torch.zeros(4, 5), [cast], torch.ones(1, 5))
+            self.assertEqual(takes_in_place(call) is None, is_known)
+
+    def test_position_that_is_checked(self) -> None:
+        class Cache(torch.nn.Module):
+            def __init__(self, has_check: bool) -> None:
+                super().__init__()
+                self.has_check = has_check
+                self.register_buffer("rows", torch.zeros(16, 4))
+
+            def forward(self, x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+                position = start.item()
+                if self.has_check:
+                    torch._check(position >= 0)
+                    torch._check(position < 16)
+                index = torch.arange(2) + position
+                self.rows.index_copy_(0, index, x)
+                return self.rows.sum(0)
+
+        for has_check in (True, False):
+            with self.subTest(has_check=has_check), torch.no_grad():
+                inputs = (torch.ones(2, 4), torch.tensor(3))
+                program = to_edge(export(Cache(has_check), inputs)).exported_program()
+                [call] = [n for n in program.graph.nodes if "index_put" in n.name]
+                reason = takes_in_place(call)
+                if has_check:
+                    self.assertIsNone(reason)
+                else:
+                    self.assertIn("negative", reason or "")
 
     def test_copy_in_place(self) -> None:
         copy = torch.ops.aten.copy.default
