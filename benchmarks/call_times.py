@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from executorch.runtime import Method, Runtime
+from executorch.runtime import Runtime
 
 from benchmarks.channel import Channel
 from benchmarks.models import MODELS, Model
@@ -34,33 +34,33 @@ POSITIONS = 100
 """Calls until the inputs begin anew; no context is shorter."""
 
 
-class Refused(Exception):
-    """The runtime doesn't run the program."""
+class Loaded:
+    """A program that is ready to be called. The method doesn't keep what it runs on alive."""
 
-
-def load(path: Path) -> Method:
-    """Load the program's `forward`, which keeps the program alive."""
-    method = Runtime.get().load_program(path.read_bytes()).load_method("forward")
-    if method is None:
-        raise Refused(f"{path} has no method 'forward'")
-    return method
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        self.program = Runtime.get().load_program(self.data)
+        method = self.program.load_method("forward")
+        if method is None:
+            raise ValueError(f"{path} has no method 'forward'")
+        self.method = method
 
 
 def median_milliseconds(model: Model, programs: Mapping[str, Path]) -> dict[str, float]:
     """The median time of a call of each program."""
-    methods = {side: load(path) for side, path in programs.items()}
-    times: dict[str, list[float]] = {side: [] for side in methods}
+    loaded = {side: Loaded(path) for side, path in programs.items()}
+    times: dict[str, list[float]] = {side: [] for side in loaded}
     started = time.perf_counter()
     for number in range(ROUNDS):
         if number >= FEWEST and time.perf_counter() - started > SECONDS:
             break
         inputs = list(model.call(number % POSITIONS))
         # Each is the first of a round as often as the others.
-        order = list(methods)
+        order = list(loaded)
         first = number % len(order)
         for side in order[first:] + order[:first]:
             before = time.perf_counter()
-            methods[side].execute(inputs)
+            loaded[side].method.execute(inputs)
             times[side].append(time.perf_counter() - before)
     return {side: 1000 * statistics.median(found[1:]) for side, found in times.items()}
 

@@ -347,6 +347,9 @@ class WhisperLikeDecoder(nn.Module):
             DecoderBlock(width, heads, context, audio) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
+        # Whisper begins with such small ones; large ones blur the logits.
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.02)
         self.register_buffer("order", torch.arange(context))
 
     def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
