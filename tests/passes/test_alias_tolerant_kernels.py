@@ -21,6 +21,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from executorch.exir.passes.alias_tolerant_kernels import (
     ALIAS_TOLERANT_KERNELS,
     may_write_over,
+    takes_in_place,
 )
 from executorch.exir.tensor import TensorSpec
 from executorch.extension.pybindings.portable_lib import _get_operator_names
@@ -101,6 +102,11 @@ class _Program:
         node = self.graph.call_function(out_op, (), {**arguments, out_name: allocation})
         node.meta["spec"] = out
         node.meta["val"] = torch.empty(out.shape, dtype=out.dtype, device="meta")
+        return node
+
+    def call_in_place(self, op: OpOverload, arguments: Sequence[Any]) -> fx.Node:
+        node = self.graph.call_function(op, tuple(arguments))
+        node.meta.update(arguments[0].meta)
         return node
 
     def emit(self, results: Sequence[fx.Node]) -> ExecutorchProgramManager:
@@ -469,6 +475,83 @@ def test_rows_are_kernels_of_the_runtime() -> None:
         assert set(row.arguments) <= {argument.name for argument in op._schema.arguments}
         if row.arguments:
             assert to_out_variant(op)[0].name() in registered, row.operator
+
+
+FEW = torch.tensor([2, 0])
+INTO = Draw()(torch.float32, (4, 6, 5))
+
+
+@dataclass(frozen=True)
+class Put:
+    """Arguments of an index_put into `INTO`."""
+
+    indices: list[Tensor | None]
+    values: Tensor
+    accumulate: bool = False
+
+    def is_predicted(self) -> bool:
+        """Whether `takes_in_place` says so, knowing that indices that aren't negative are none."""
+        graph = fx.Graph()
+
+        def node(value: Tensor | None) -> fx.Node | None:
+            if value is None:
+                return None
+            found = graph.placeholder("x")
+            found.meta["val"] = value
+            if not value.dtype.is_floating_point and value.dtype is not torch.bool:
+                least = 0 if bool((value >= 0).all()) else -4
+                found = graph.call_function(torch.ops.aten.clamp.default, (found, least))
+            found.meta["val"] = value
+            return found
+
+        arguments = (node(INTO), [node(i) for i in self.indices], node(self.values))
+        op = torch.ops.aten.index_put.default
+        return takes_in_place(graph.call_function(op, (*arguments, self.accumulate))) is None
+
+    def runs(self) -> bool:
+        """Whether the runtime does it in place, and if so, as it should be."""
+        program = _Program()
+        into, values = program.input(INTO), program.input(self.values)
+        indices = [None if i is None else program.input(i) for i in self.indices]
+        arguments = (into, indices, values, self.accumulate)
+        put = program.call_in_place(torch.ops.aten.index_put_.default, arguments)
+        manager = program.emit([put])
+        try:
+            results = run(manager, program.inputs)
+        except RuntimeError:
+            return False
+        op = torch.ops.aten.index_put.default
+        expected = op(INTO, self.indices, self.values, self.accumulate)
+        assert all(torch.equal(result, expected) for [result] in results)
+        return True
+
+
+def drawn(*sizes: int) -> Tensor:
+    return Draw()(torch.float32, sizes) + 1
+
+
+@pytest.mark.parametrize(
+    ("put", "is_taken"),
+    [
+        (Put([FEW], drawn(2, 6, 5)), True),
+        (Put([FEW.int()], drawn(2, 6, 5)), True),
+        (Put([None, FEW], drawn(4, 2, 5)), True),
+        (Put([None, None, FEW], drawn(4, 6, 2)), True),
+        (Put([FEW, None, None], drawn(2, 6, 5)), True),
+        (Put([FEW], drawn(2, 6, 5), accumulate=True), False),
+        (Put([FEW - 1], drawn(2, 6, 5)), False),
+        (Put([FEW], drawn(1, 6, 5)), False),
+        (Put([FEW], drawn(2, 1, 5)), False),
+        (Put([FEW], drawn(6, 5)), False),
+        (Put([FEW[0]], drawn(1, 6, 5)), False),
+        (Put([FEW.reshape(1, 2)], drawn(1, 2, 6, 5)), False),
+        (Put([FEW, FEW], drawn(2, 5)), False),
+        (Put([torch.arange(4) > 1], drawn(2, 6, 5)), False),
+    ],
+)
+def test_index_put_in_place(put: Put, is_taken: bool) -> None:
+    assert put.is_predicted() == is_taken
+    assert put.runs() == is_taken
 
 
 def test_in_place_kernels_of_the_runtime() -> None:
