@@ -430,6 +430,17 @@ def test_channels_last(name: str) -> None:
     assert not differing([Call(operator(name), arguments, "self")])
 
 
+@pytest.mark.parametrize("name", ["aten::add.Tensor", "aten::maximum", "aten::where.self"])
+def test_broadcast_over_channels_last_is_wrong(name: str) -> None:
+    """So `why_not_over` refuses it. (The kernel's own result is another than PyTorch's, too.)"""
+    small = image(torch.float32)[:1] + 1
+    arguments = {"self": image(torch.float32), "other": small}
+    if name == "aten::where.self":
+        arguments["condition"] = image(torch.bool)
+    call = Call(operator(name), arguments, "self")
+    assert differing([call], is_kernel_right=False) == [call]
+
+
 SQUARE = Draw()(torch.float32, (50, 50))
 ORDER = torch.arange(50).flip(0)
 WRONG: list[tuple[str, dict[str, Any], str]] = [
