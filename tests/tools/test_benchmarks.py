@@ -11,10 +11,19 @@ import executorch.exir
 import pytest
 import torch
 
+from benchmarks.call_times import Loaded, median_milliseconds
 from benchmarks.lowering import arena_sizes, lower
 from benchmarks.models import MODELS
 from benchmarks.results import Row, models_section
-from benchmarks.worker import differences, mutable_bytes
+from benchmarks.step_results import (
+    CUSTOM_CACHE,
+    STEP_MODELS,
+    StepRow,
+    draw,
+    step_rows,
+    steps_section,
+)
+from benchmarks.worker import differences, keep, mutable_bytes
 from tools.paths import ROOT
 
 INSTALLED = Path(executorch.exir.__file__).parents[2]
@@ -31,10 +40,14 @@ def test_small_benchmark(tmp_path: Path) -> None:
     command += [f"--patched={INSTALLED}", "--model=streaming convolutions", f"--out={page}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [line] = [x for x in page.read_text().splitlines() if x.startswith("| streaming")]
+    line, calls = [x for x in page.read_text().splitlines() if x.startswith("| streaming")]
     # Left contexts of 2, 4, 8 and 16 samples of 32 channels, four bytes each.
     assert line.split("|")[2].strip() == "3,840"
     assert line.split("|")[5].strip() == "1.000"
+    # Both sides are the same, and the call is timed on both.
+    _, copied_stock, copied_patched, *milliseconds, ratio = calls.strip("| ").split(" | ")
+    assert copied_stock == copied_patched
+    assert [float(value) > 0 for value in (*milliseconds, ratio)] == [True] * 3
 
 
 def test_wrong_results_are_counted() -> None:
@@ -65,6 +78,13 @@ def test_mutable_bytes_leave_constants_out() -> None:
         (row(peak=499), 1, 0),
         (row("a model, XNNPACK", patched=564), 0, 0),
         (row("a model", patched=564), 1, 0),
+        (row(copied={"stock": 8, "patched": 8}), 0, 0),
+        (row(copied={"stock": 8, "patched": 9}), 0, 1),
+        (row("GRU stack", copied={"stock": 8, "patched": 8}), 1, 0),
+        (row("GRU stack", copied={"stock": 8, "patched": 0}), 0, 0),
+        (row(milliseconds={"stock": 100.0, "patched": 102.0}), 0, 0),
+        (row(milliseconds={"stock": 100.0, "patched": 103.0}), 1, 0),
+        (row(milliseconds={"patched": 103.0}), 0, 0),
         (row("llama 16", patched=535, peak=535), 0, 0),
         (row("llama 16", patched=536, peak=536), 1, 0),
     ],
@@ -83,3 +103,55 @@ def test_page_says_what_is_not_met() -> None:
     text = models_section([row("c", refused={"stock": "error 1", "patched": "error 1"})])
     assert "- c, on stock and patched: error 1" in text
     assert "- b: 1 calls on stock" in models_section([row("b", wrong={"stock": 1, "patched": 0})])
+
+
+@pytest.mark.parametrize(
+    ("step", "missed"),
+    [
+        (StepRow(4096, stock=100, patched=70, custom=70), []),
+        (StepRow(4096, stock=100, patched=71, custom=70), ["of stock"]),
+        (StepRow(2048, stock=100, patched=99, custom=99), []),
+        (StepRow(2048, stock=100, patched=75, custom=70), ["of the custom operator"]),
+        (StepRow(4096, stock=100, patched=99, custom=70), ["of stock", "of the custom operator"]),
+    ],
+)
+def test_targets_of_a_step(step: StepRow, missed: list[str]) -> None:
+    assert [words for text, words in zip(step.missed(), missed, strict=True) if words in text] == (
+        missed
+    )
+
+
+def test_steps_are_those_that_all_sides_ran() -> None:
+    first, second, *_ = STEP_MODELS
+    times = {
+        first: {"stock": 3.0, "patched": 2.0, CUSTOM_CACHE: 2.5},
+        second: {"stock": 3.0, "patched": 2.0},
+        "GRU stack": {"stock": 1.0, "patched": 1.0},
+    }
+    assert step_rows(times) == [StepRow(256, 3.0, 2.0, 2.5)]
+
+
+def test_page_of_steps(tmp_path: Path) -> None:
+    steps = [StepRow(256, 3.0, 2.0, 2.5), StepRow(512, 5.0, 3.0, 2.5)]
+    text = steps_section(steps, "step.png")
+    assert "| 256 | 3.000 | 2.000 | 2.500 | 0.667 | 0.800 |" in text
+    assert "![Time of a step against the context](step.png)" in text
+    assert "- context 512: 1.200 of the custom operator, target 1.05" in text
+    draw(steps, tmp_path / "step.png")
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_programs_take_turns(tmp_path: Path) -> None:
+    model = MODELS["streaming convolutions"]()
+    file = Path(keep(lower(model), tmp_path))
+    assert file.parent == tmp_path
+    # Programs of one file have states of their own, and outlive the garbage collector.
+    first, second = Loaded(file), Loaded(file)
+    inputs = list(model.call(0))
+    [start] = (r.clone() for r in first.method.execute(inputs))
+    [later] = (r.clone() for r in first.method.execute(inputs))
+    assert not torch.equal(start, later)
+    assert torch.equal(second.method.execute(inputs)[0], start)
+    times = median_milliseconds(model, {"one": file, "other": file})
+    assert set(times) == {"one", "other"}
+    assert min(times.values()) > 0
