@@ -3,18 +3,33 @@
 # LICENSE file in the root directory of this source tree.
 """A short run of the fuzzer, and proof that it can fail."""
 
+import functools
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig
+from executorch.exir.dialects._ops import ops
+from executorch.exir.pass_base import ExportPass
+from torch.fx import Graph, Node
 
-from tests.fuzz.check import Outcome, Verdict
-from tests.fuzz.pool import Checker
+from tests.fuzz import check as fuzz_check
+from tests.fuzz import passes
+from tests.fuzz.__main__ import table
+from tests.fuzz.check import Outcome, Verdict, check
+from tests.fuzz.generate import programs
+from tests.fuzz.kinds import KINDS, kinds_of
+from tests.fuzz.passes import PASSES
+from tests.fuzz.pool import BothCheckers, Checker, StockChecker
 from tests.fuzz.program import Options, Program, TensorType, script
 from tests.fuzz.run import Batch, Report, run
+from tests.harness import quick_decompositions
 from tools import upstream
 from tools.paths import ROOT
 from tools.versions import DEFAULT
@@ -32,7 +47,7 @@ DELAY_LINE = Program(
 
 
 def _run(seed: int) -> Report:
-    with Checker() as checker:
+    with BothCheckers() as checker:
         return run(checker.check, Batch(PROGRAMS // len(SEEDS), seed))
 
 
@@ -143,3 +158,206 @@ def test_a_program_survives_as_text() -> None:
         Options(run_reinplace_pass=True, xnnpack=True),
     )
     assert Program.from_json(program.to_json()) == program
+
+
+# --- what is drawn --------------------------------------------------------------------------
+
+OPTION_KINDS = (
+    "run_reinplace_pass",
+    "reinplace_extra_ops",
+    "alloc_graph_input=False",
+    "alloc_graph_output=False",
+    "alloc_mutable_buffers=False",
+    "XNNPACK",
+    "do_quant_fusion_and_const_prop",
+    "remove_view_copy=False",
+    "_skip_dim_order",
+    "emit_stacktrace",
+    "own to_out_var and sym_shape_eval",
+    "lowered twice, same config",
+    "lowered twice, other config",
+)
+
+
+@functools.cache
+def _drawn() -> tuple[Program, ...]:
+    """The programs of some seeds, which nothing checks."""
+    drawn: list[Program] = []
+
+    def right(program: Program) -> Outcome:
+        drawn.append(program)
+        return Outcome(Verdict.RIGHT)
+
+    for seed in range(20):
+        run(right, Batch(50, seed))
+    return tuple(drawn)
+
+
+def _of_kind(kind: str) -> list[Program]:
+    return [program for program in _drawn() if kind in kinds_of(program)]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OPTION_KINDS, *(f"pass {name}" for name in PASSES)])
+def test_each_kind_is_drawn(kind: str) -> None:
+    """One in a hundred at least, but what can only be lowered."""
+    least = 5 if kind == "alloc_mutable_buffers=False" else len(_drawn()) // 100
+    assert len(_of_kind(kind)) >= least
+
+
+def test_a_seed_gives_its_programs_again() -> None:
+    again: list[Program] = []
+
+    def right(program: Program) -> Outcome:
+        again.append(program)
+        return Outcome(Verdict.RIGHT)
+
+    run(right, Batch(50, 3))
+    assert tuple(again) == _drawn()[150:200]
+    assert len(set(again)) > 45
+
+
+def test_the_table_counts_what_was_run() -> None:
+    report = Report()
+    plain = replace(DELAY_LINE, options=Options(emit_stacktrace=True))
+    report.count(plain, Outcome(Verdict.RIGHT))
+    report.count(plain, Outcome(Verdict.REFUSED, "ValueError: because\nof this"))
+    report.count(plain, Outcome(Verdict.WORSE))
+    (line,) = (line for line in table(report).splitlines() if line.endswith("emit_stacktrace"))
+    assert line.split()[:4] == ["3", "1", "1", "1"]
+    assert "refused before any patch: ValueError: because" in table(report)
+
+
+# --- what is found --------------------------------------------------------------------------
+
+
+def _outcome(verdict: Verdict) -> Outcome:
+    return Outcome(verdict, "why")
+
+
+@pytest.mark.parametrize(
+    "patched, stock, verdict",
+    [
+        (Verdict.RIGHT, Verdict.FAILED, Verdict.RIGHT),
+        (Verdict.REFUSED, Verdict.REFUSED, Verdict.REFUSED),
+        (Verdict.FAILED, Verdict.RIGHT, Verdict.WORSE),
+        (Verdict.WRONG, Verdict.RIGHT, Verdict.WORSE),
+        (Verdict.DIED, Verdict.RIGHT, Verdict.WORSE),
+        (Verdict.FAILED, Verdict.FAILED, Verdict.ALIKE),
+        (Verdict.FAILED, Verdict.WRONG, Verdict.ALIKE),
+        (Verdict.WRONG, Verdict.WRONG, Verdict.WRONG),
+        (Verdict.WRONG, Verdict.FAILED, Verdict.WRONG),
+        (Verdict.DIED, Verdict.FAILED, Verdict.DIED),
+        (Verdict.DIED, Verdict.DIED, Verdict.ALIKE),
+    ],
+)
+def test_what_stock_runs_right_has_to_run_right(
+    patched: Verdict, stock: Verdict, verdict: Verdict
+) -> None:
+    outcome = _outcome(patched).beside(_outcome(stock))
+    assert outcome.verdict is verdict
+    assert outcome.is_finding is (verdict in (Verdict.WORSE, Verdict.WRONG, Verdict.DIED))
+
+
+def test_stock_is_asked_in_a_process_of_its_own() -> None:
+    plain = replace(DELAY_LINE, lines=("v0 = self.b0 + x0", "self.b0.copy_(v0)"))
+    with StockChecker() as stock:
+        assert stock.check(plain).verdict is Verdict.RIGHT
+        assert stock.check(DELAY_LINE).verdict is Verdict.WRONG
+
+
+class _Fault(ExportPass):
+    """Changes the first node that `finds` it, in the program or in a body."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self._change = change
+
+    def call(self, graph_module: torch.fx.GraphModule) -> Any:
+        changed = any(
+            self._change(inner.graph) for inner in list(passes._graphs(graph_module))[::-1]
+        )
+        graph_module.recompile()
+        return torch.fx.passes.infra.pass_base.PassResult(graph_module, changed)
+
+
+def _drops_write(*dtypes: torch.dtype, is_channels_last: bool = False) -> Any:
+    """A write-back that copies a buffer on itself."""
+
+    def change(graph: Graph) -> bool:
+        for node in graph.nodes:
+            if node.target not in passes._COPIES:
+                continue
+            state = node.args[0].meta["val"]
+            is_so = state.dim_order() == (0, 2, 3, 1)
+            if state.dtype in dtypes and (is_so or not is_channels_last):
+                node.args = (node.args[0], node.args[0])
+                return True
+        return False
+
+    return change
+
+
+def _replaces(target: Any, other: Any, is_inner: bool = False) -> Any:
+    """One operator by another of the same arguments; `is_inner`: in a body."""
+
+    def change(graph: Graph) -> bool:
+        is_body = not any(node.target in passes._COPIES for node in graph.nodes) and any(
+            node.op == "placeholder" and node.name.startswith("arg") for node in graph.nodes
+        )
+        for node in graph.nodes:
+            if node.target == target and (is_body or not is_inner):
+                node.target = other
+                return True
+        return False
+
+    return change
+
+
+_EDGE = ops.edge.aten
+_ADD, _SUB, _MUL = _EDGE.add.Tensor, _EDGE.sub.Tensor, _EDGE.mul.Tensor
+
+
+def _first_rows(graph: Graph) -> bool:
+    """Reads or writes at the first rows, wherever a position says."""
+    for node in graph.nodes:
+        if node.target in (_EDGE.slice_copy.Tensor, _EDGE.slice_scatter.default):
+            start = node.args[-2] if node.target == _EDGE.slice_copy.Tensor else node.args[3]
+            if isinstance(start, Node):
+                node.args = tuple(0 if arg is start else arg for arg in node.args)
+                return True
+    return False
+
+
+_FLOATS = (torch.float32,)
+FAULTS = {
+    "half state": _drops_write(torch.float16, torch.bfloat16),
+    "bool state": _drops_write(torch.bool),
+    "8- or 16-bit state": _drops_write(torch.uint8, torch.int8, torch.int16),
+    "quantized state": _drops_write(torch.uint8, torch.int8),
+    "channels_last state": _drops_write(*_FLOATS, is_channels_last=True),
+    "position in state": _drops_write(torch.int64),
+    "custom operator that writes": _drops_write(*_FLOATS, torch.int8),
+    "dynamic shape": _drops_write(*_FLOATS, torch.int64),
+    "data-dependent position": _first_rows,
+    "index_put": _drops_write(*_FLOATS, torch.float16, torch.int64, torch.int32),
+    "cond": _replaces(_ADD, _SUB, is_inner=True),
+    "map": _replaces(_ADD, _SUB, is_inner=True),
+    "scan": _replaces(_ADD, _SUB, is_inner=True),
+    "nested bodies": _replaces(_ADD, _SUB, is_inner=True),
+    "view in a body": _replaces(_ADD, _SUB, is_inner=True),
+    "closed-over state in a body": _replaces(_ADD, _SUB, is_inner=True),
+    "view of a body's result": _replaces(_MUL, _ADD),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_in_each_kind_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that does wrong, planted among the user's: some program of the kind shows it."""
+    monkeypatch.setitem(PASSES, "fault", lambda: _Fault(FAULTS[kind]))
+    usual = Options(passes=("fault",))
+    with quick_decompositions():
+        for program in _of_kind(kind)[:40]:
+            planted, sound = replace(program, options=usual), replace(program, options=Options())
+            if check(planted).verdict is Verdict.WRONG and check(sound).verdict is Verdict.RIGHT:
+                return
+    pytest.fail("no program shows it")
