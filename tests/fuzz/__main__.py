@@ -25,7 +25,7 @@ from tests.fuzz.pool import BothCheckers
 from tests.fuzz.program import Program, script
 from tests.fuzz.run import Batch, Report, run
 
-BLOCK = 50  # programs for one seed
+BLOCK = 100  # programs for one seed; the first is always the same
 
 
 def _positive(text: str) -> int:
@@ -60,6 +60,8 @@ class _Progress:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self.total = Report()
+        self.under_way = 0
+        """Programs of blocks that have not ended."""
         self.findings = 0
         self.started = self.printed = time.monotonic()
 
@@ -73,10 +75,15 @@ class _Progress:
 
     def add(self, report: Report) -> None:
         self.total.add(report)
+        self.under_way -= report.ran
+
+    def tick(self) -> None:
+        """One more program was run."""
+        self.under_way += 1
         now = time.monotonic()
         if now - self.printed > 10:
             self.printed = now
-            print(self, flush=True)
+            print(f"{self}, {self.under_way} more under way", flush=True)
 
 
 def table(report: Report) -> str:
@@ -117,7 +124,7 @@ def main() -> int:
         checker = checkers.get()
         try:
             batch = Batch(count, first_seed, strategy, shrink=not arguments.no_shrink)
-            return run(checker.check, batch)
+            return run(checker.check, batch, lambda report: progress.tick())
         finally:
             checkers.put(checker)
 

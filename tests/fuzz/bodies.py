@@ -7,6 +7,7 @@ import re
 
 from torch import Tensor
 
+from tests.fuzz import steps  # noqa: F401  simple steps come first, and are what shrinking ends in
 from tests.fuzz.builder import Builder, Numbers, is_like, step
 
 # In all of them `a` and `b` are alike, SIZE is the number of their elements, SHAPE their shape.

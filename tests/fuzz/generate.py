@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from executorch.exir import ExecutorchBackendConfig
 from hypothesis import strategies as st
 
-from tests.fuzz import bodies, steps  # noqa: F401  they register their steps
+from tests.fuzz import bodies  # noqa: F401  it registers its steps, after those of `steps`
 from tests.fuzz.builder import STEPS, Builder, Numbers
 from tests.fuzz.passes import PASSES
 from tests.fuzz.program import INDEX, POSITION, RING, Options, Program, TensorType

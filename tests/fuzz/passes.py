@@ -25,10 +25,10 @@ try:
 except ImportError:
     FuseViewCopyTransform = None
 
-_COPIES = (torch.ops.aten.copy_.default, ops.edge.aten.copy_.default)
+COPIES = (torch.ops.aten.copy_.default, ops.edge.aten.copy_.default)
 
 
-def _graphs(module: GraphModule) -> Iterator[GraphModule]:
+def graphs(module: GraphModule) -> Iterator[GraphModule]:
     for inner in module.modules():
         if isinstance(inner, GraphModule):
             yield inner
@@ -38,7 +38,7 @@ def _last_copies(graph: Graph) -> list[Node]:
     """The write-backs that stand together at the end of the graph, in order."""
     nodes = [node for node in graph.nodes if node.op != "output"]
     copies: list[Node] = []
-    while nodes and nodes[-1].target in _COPIES:
+    while nodes and nodes[-1].target in COPIES:
         copies.insert(0, nodes.pop())
     return copies
 
@@ -62,7 +62,7 @@ class _OnGraphs(ExportPass):
         raise NotImplementedError
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        for module in list(_graphs(graph_module)):
+        for module in list(graphs(graph_module)):
             self.change(module.graph)
             module.graph.lint()
             module.recompile()
@@ -118,7 +118,7 @@ class Renames(_OnGraphs):
 
     def change(self, graph: Graph) -> None:
         for node in graph.nodes:
-            if node.op == "call_function" and node.target not in _COPIES:
+            if node.op == "call_function" and node.target not in COPIES:
                 node._rename(f"renamed_{node.name}")
 
 
@@ -140,7 +140,7 @@ class EqualOutputs(_OnGraphs):
 
         def equal(value: Node) -> Node:
             made = value.meta.get("val")
-            if value.op != "call_function" or value.target in _COPIES:
+            if value.op != "call_function" or value.target in COPIES:
                 return value
             if not isinstance(made, torch.Tensor) or not made.is_contiguous():
                 return value
