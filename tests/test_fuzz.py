@@ -72,7 +72,7 @@ from tests.fuzz.run import Batch, run
 
 if __name__ == "__main__":
     with Checker() as checker:
-        strategy = programs(["updated", "copied_across"]).filter(
+        strategy = programs(["updated", "copied_across"], ["plain"]).filter(
             lambda program: not program.options.xnnpack
         )
 

@@ -140,10 +140,7 @@ def _steps(theme: Theme, kinds: Iterable[str]) -> st.SearchStrategy[list[tuple[s
         for _ in range(STEPS[kind][0] + theme.favours.get(kind, 0))
     ]
     numbers = st.tuples(_NUMBER, _NUMBER, _NUMBER, _NUMBER)
-    one = st.tuples(st.sampled_from(weighted), numbers)
-    return st.sampled_from((1, 3, 6)).flatmap(
-        lambda fewest: st.lists(one, min_size=fewest, max_size=12)
-    )
+    return st.lists(st.tuples(st.sampled_from(weighted), numbers), min_size=1, max_size=12)
 
 
 def _one_in(count: int) -> st.SearchStrategy[bool]:
