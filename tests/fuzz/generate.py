@@ -12,11 +12,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
+import torch
 from executorch.exir import ExecutorchBackendConfig
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.fuzz import bodies  # noqa: F401  it registers its steps, after those of `steps`
-from tests.fuzz.builder import STEPS, Builder, Numbers
+from tests.fuzz.builder import STEPS, Builder, Numbers, is_channels_last
 from tests.fuzz.passes import PASSES
 from tests.fuzz.program import INDEX, POSITION, RING, Options, Program, TensorType
 from tests.fuzz.steps import DTYPES
@@ -198,7 +200,8 @@ def _returned(b: Builder, number: int, options: Options) -> str:
     # memory of the caller's own for it.
     passed_on = _shares_storage(b, name, [t.name for t in b.inputs])
     if passed_on and not (options.alloc_graph_input and options.alloc_graph_output):
-        return f"-{name}" if name in b.flowing else f"{name}.clone()"
+        # A clone could be dropped by a pass.
+        return _computed(b.tensor(name), name)
     return name
 
 
@@ -235,13 +238,13 @@ def programs(
     returned = draw(st.lists(_NUMBER, min_size=1, max_size=3))
     outputs = dict.fromkeys(_returned(builder, number, options) for number in returned)
     # To see the state that a call left, return some of what a call finds in the buffers.
-    found = [f"old_{t.name}" for t in builder.buffers if draw(st.booleans())]
-    reads = [f"{name} = {_read(builder, name)}" for name in found]
+    found = [t for t in builder.buffers if draw(st.booleans())]
+    reads = [f"old_{t.name} = {_computed(t.zeros(), f'self.{t.name}')}" for t in found]
     return Program(
         builder.buffers,
         builder.inputs,
         (*reads, *builder.lines),
-        (*outputs, *found),
+        (*outputs, *(f"old_{t.name}" for t in found)),
         _fitting(options, builder.lines),
     )
 
@@ -258,9 +261,8 @@ def _fitting(options: Options, lines: Sequence[str]) -> Options:
     )
 
 
-def _read(b: Builder, name: str) -> str:
-    """A buffer's contents, computed rather than copied where its dtype allows."""
-    buffer = next(t for t in b.buffers if t.name == name.removeprefix("old_"))
-    if buffer.is_channels_last:
-        return f"self.{buffer.name}.abs()"
-    return f"self.{buffer.name}.clone()" if buffer.dtype == "bool" else f"self.{buffer.name} + 0"
+def _computed(t: Tensor, name: str) -> str:
+    """Something that shows what `name` holds, by an operator that makes it anew."""
+    if t.dtype == torch.bool:
+        return f"~{name}"
+    return f"{name}.abs()" if is_channels_last(t) else f"{name} + 0"
