@@ -9,7 +9,7 @@ from importlib import import_module
 
 from benchmarks.real.subject import Row
 
-MODULES = ("decoders", "executorch_examples", "small")
+MODULES = ("decoders", "seq2seq", "executorch_examples", "kyutai", "small")
 
 
 def _all() -> dict[str, Row]:
