@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools import plan, series, versions
+from tools import models, plan, series, versions
 from tools.errors import UserError
 from tools.paths import DIST
 
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_matrix(commands)
     _add_plan(commands)
+    _add_models(commands)
     return parser
 
 
@@ -310,6 +311,17 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "plan my_model.py:make --png plan.png",
     )
     plan.add_arguments(parser)
+
+
+def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _command(
+        commands,
+        "models",
+        models.run,
+        "lower and run a model of one's own, stock beside patched",
+        "models my_model.py:make",
+    )
+    models.add_arguments(parser)
 
 
 if __name__ == "__main__":

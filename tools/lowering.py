@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tools.errors import UserError
+
+class ExportFailed(Exception):
+    """A method exports neither way; the message says why, and the traceback is the first
+    attempt's."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,20 @@ def export_method(
         strict: As torch.export takes it; None tries False, its default, and then True.
 
     Raises:
-        UserError: It exports neither way.
+        ExportFailed: It exports neither way.
     """
     if strict is not None:
         return Exported(_export(module, method, inputs, strict, dynamic_shapes), strict)
     try:
         return Exported(_export(module, method, inputs, False, dynamic_shapes), False)
     except Exception as error:
-        refused = one_line(error)
+        first = error
     try:
-        return Exported(_export(module, method, inputs, True, dynamic_shapes), True, refused)
+        program = _export(module, method, inputs, True, dynamic_shapes)
     except Exception as error:
-        raise UserError(
-            f"{method!r} exports neither with strict=False ({refused}) nor with strict=True "
-            f"({one_line(error)})"
-        ) from error
+        message = f"{one_line(first)}; with strict=True, {one_line(error)}"
+        raise ExportFailed(message).with_traceback(first.__traceback__) from error
+    return Exported(program, True, one_line(first))
 
 
 def _export(

@@ -27,6 +27,10 @@ CORE = (
 """What decides how a row comes out, besides the ExecuTorch and the row's own file."""
 
 
+CONFIGURATIONS = ("default", "reinplace", "XNNPACK", "XNNPACK, reinplace")
+"""As `subject.CONFIGURATIONS` has them, for those who can't import torch."""
+
+
 @dataclass(frozen=True)
 class Described:
     """A row as the worker lists it."""
@@ -41,6 +45,11 @@ class Described:
     def of(cls, event: Mapping[str, Any]) -> Described:
         values = {**event, "configurations": tuple(event["configurations"])}
         return cls(**values)
+
+    @classmethod
+    def own(cls, name: str) -> Described:
+        """The row of a model that isn't on the page."""
+        return cls(name, "your own", CONFIGURATIONS, "")
 
 
 @dataclass(frozen=True)
