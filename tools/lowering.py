@@ -52,7 +52,9 @@ def export_method(
     if strict is not None:
         return Exported(_export(module, method, inputs, strict, dynamic_shapes), strict)
     try:
-        return Exported(_export(module, method, inputs, False, dynamic_shapes), False)
+        program = _export(module, method, inputs, False, dynamic_shapes)
+        _check_state_is_seen(program)
+        return Exported(program, False)
     except Exception as error:
         first = error
     try:
@@ -61,6 +63,30 @@ def export_method(
         message = f"{one_line(first)}; with strict=True, {one_line(error)}"
         raise ExportFailed(message).with_traceback(first.__traceback__) from error
     return Exported(program, True, one_line(first))
+
+
+def _check_state_is_seen(program: Any) -> None:
+    """Refuse a program that writes to a tensor that export took for a constant.
+
+    That is how state looks that the module reaches by another way than as its buffer, as in the
+    caches of transformers. Such a program can't be lowered, or forgets.
+
+    Raises:
+        ValueError: It has such a constant.
+    """
+    from torch.fx import Node
+
+    constants = program.graph_signature.inputs_to_lifted_tensor_constants
+    hidden = {node for node in program.graph.nodes if node.name in constants}
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            given = node.args[position] if position < len(node.args) else None
+            if argument.alias_info is None or not isinstance(given, Node) or given not in hidden:
+                continue
+            if argument.alias_info.is_write:
+                raise ValueError(f"{node} writes to {given}, which it takes for a constant")
+            hidden.add(node)
 
 
 def _export(
@@ -76,30 +102,35 @@ def _export(
 
 @contextmanager
 def _as_forward(module: Any, method: str) -> Iterator[None]:
-    """torch.export sees `forward` only, so that is what `method` becomes."""
-    own = vars(module).get("forward")
-    module.forward = getattr(module, method)
+    """torch.export sees `forward` only, so that is what `method` becomes.
+
+    In the class and not in the instance: strict export names constants by the way to the function.
+    """
+    own = type(module)
+    if method == "forward" and "forward" not in vars(module):
+        yield
+        return
+    mine = vars(module).pop("forward", None)
+    chosen = mine if method == "forward" else getattr(own, method)
+    module.__class__ = type(own.__name__, (own,), {"forward": chosen})
     try:
         yield
     finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
+        module.__class__ = own
+        if mine is not None:
+            module.forward = mine
 
 
 @contextmanager
 def _state_kept(module: Any) -> Iterator[None]:
     """An export that fails half-way may leave a fake tensor where a buffer was."""
-    places = [
-        (owner, name, buffer)
-        for owner in module.modules()
-        for name, buffer in owner.named_buffers(recurse=False)
-    ]
+    kept = [(owner, dict(owner._buffers)) for owner in module.modules()]
     try:
         yield
     finally:
-        for owner, name, buffer in places:
-            owner._buffers[name] = buffer
+        for owner, buffers in kept:
+            owner._buffers.clear()
+            owner._buffers.update(buffers)
 
 
 def one_line(error: BaseException, limit: int = 160) -> str:

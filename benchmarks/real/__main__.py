@@ -61,6 +61,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=1, help="pairs of processes at a time (default: %(default)s)"
     )
+    parser.add_argument(
+        "--known", action="store_true", help="measure nothing; write the page of what is known"
+    )
     parser.add_argument("--again", action="store_true", help="measure what is known already, too")
     parser.add_argument("--list", action="store_true", help="list the rows, run nothing")
     return parser.parse_args(arguments)
@@ -96,7 +99,7 @@ def measured(
         for row in rows:
             if (known := kept.load(keys[row.name])) is not None:
                 found[row.name] = known
-    left = [row for row in rows if row.name not in found]
+    left = [] if options.known else [row for row in rows if row.name not in found]
     workers.progress("models", f"{len(found)} rows are known, {len(left)} to do")
 
     def done(chunk: Sequence[Described], results: list[Result]) -> None:
@@ -107,8 +110,7 @@ def measured(
         workers.progress("models", f"{len(found)} of {len(rows)} rows")
 
     in_chunks(workers, left, CHUNK, options.jobs, done)
-    # The versions are asked of a side only if it runs.
-    return [result for row in rows for result in found[row.name]]
+    return [result for row in rows for result in found.get(row.name, ())]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -43,7 +43,9 @@ def causal_model(kind: str, context: int = CONTEXT, **sizes: Any) -> Any:
         context: Positions of its static cache.
         sizes: More of its configuration.
     """
-    config = getattr(transformers, f"{kind}Config")(**{**SMALL, **sizes})
+    configuration = getattr(transformers, f"{kind}TextConfig", None)
+    configuration = configuration or getattr(transformers, f"{kind}Config")
+    config = configuration(**{**SMALL, **sizes})
     config._attn_implementation = "sdpa"
     return with_cache(getattr(transformers, f"{kind}ForCausalLM"), config, context)
 

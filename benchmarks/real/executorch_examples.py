@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -195,14 +196,34 @@ def _voxtral_encoder(backend: str) -> Subject:
 # --- its module of multi-head attention -----------------------------------------------------
 
 
+class _Absent(ModuleType):
+    """Stands for a package of which nothing is used."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
+
+
+def _let_torchtune_import() -> None:
+    """ExecuTorch's module is built on torchtune's, which imports much that it doesn't need."""
+    # It asks torchao for a type at the place where that was.
+    sys.modules.setdefault("torchao.dtypes.nf4tensor", nf4_tensor)
+    for name in ("datasets", "datasets.distributed", "kagglehub", "kagglehub.auth", "blobfile"):
+        if name not in sys.modules:
+            try:
+                import_module(name)
+            except ImportError:
+                sys.modules[name] = _Absent(name)
+
+
 class CrossAttention(nn.Module):
     """ExecuTorch's `MultiHeadAttention` with a cache: `torch.cond` fills it from what is given,
     or reads what was given before."""
 
     def __init__(self) -> None:
         super().__init__()
-        # torchtune asks torchao for a type at the place where it was.
-        sys.modules.setdefault("torchao.dtypes.nf4tensor", nf4_tensor)
+        _let_torchtune_import()
         attention = import_module("executorch.extension.llm.modules.attention")
         cache = import_module("executorch.extension.llm.modules.kv_cache")
         dim, heads, kv_heads, head = 64, 4, 2, 16

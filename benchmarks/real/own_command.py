@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.real.page import headline, not_lowered_section, table, unseen
+from benchmarks.real.page import not_lowered_section, numbers, table, unseen
 from benchmarks.real.run import Workers
 from benchmarks.real.store import Described, fault
 from benchmarks.sides import Side, timed_progress
@@ -26,10 +26,10 @@ def run_own(model: str, stock: Path | None, patched: Path | None, packages: Path
     file, _, function = model.rpartition(":")
     row = Described.own(f"{Path(file).name}:{function}")
     results = workers.measure([row], model)
-    print(table(results))
+    print(f"{row.name}\n\n{table(results, 'configuration')}")
     if any(result.side(side)["failed"] for result in results for side in ("stock", "patched")):
         print(f"\n{not_lowered_section(results)}")
-    print(f"\n{headline(results)}")
+    print(f"\n{numbers(results)}")
     for name in unseen(results):
         print(f"Note: no result of {name} depends on its state, so that a fault can't show.")
     wrong = [r for r in results if not r.right("patched") and r.patched["failed"] != "export"]

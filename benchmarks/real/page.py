@@ -97,7 +97,6 @@ def verdict(result: Result, side: str) -> str:
 
 
 HEADS = (
-    "model",
     "state bytes",
     "arena stock",
     "arena patched",
@@ -113,14 +112,14 @@ HEADS = (
 )
 
 
-def line(result: Result) -> list[str]:
-    """A row of the table."""
+def line(result: Result, first: str) -> list[str]:
+    """A row of the table; `first` names what stands in its first column."""
     both = result.both()
     seconds = [f"{s * 1e6:,.0f} µs" for s in result.seconds] or ["", ""]
     call, export = call_ratio(result), export_ratio(result)
     return [
-        result.row,
-        *(f"{max(result.stock['state'], result.patched['state']):,}",),
+        result.row if first == "model" else result.configuration,
+        f"{max(result.stock['state'], result.patched['state']):,}",
         *(f"{o['arena']:,}" if o["arena"] else "" for o in (result.stock, result.patched)),
         f"{arena_ratio(result):.3f}" if both else "",
         verdict(result, "stock"),
@@ -132,20 +131,27 @@ def line(result: Result) -> list[str]:
     ]
 
 
-def table(results: Iterable[Result]) -> str:
-    """A table of one configuration."""
-    rule = ["---" if head in ("model", "stock is", "patched is") else "---:" for head in HEADS]
-    lines = [HEADS, rule, *map(line, results)]
+def table(results: Iterable[Result], first: str = "model") -> str:
+    """A table of one configuration, or of one model if `first` is "configuration"."""
+    heads = (first, *HEADS)
+    rule = ["---" if head in (first, "stock is", "patched is") else "---:" for head in heads]
+    lines = [heads, rule, *(line(result, first) for result in results)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def headline(results: Sequence[Result]) -> str:
+    """What was compared, and the numbers in sentences."""
+    s = Summary.of(results)
+    counted = f"{s.models} models of {s.families} families in {s.configurations} configurations"
+    return f"""{counted}; {s.compared} are lowered by both sides.
+
+{numbers(results)}"""
+
+
+def numbers(results: Sequence[Result]) -> str:
     """The numbers in sentences."""
     s = Summary.of(results)
-    return f"""{s.models} models of {s.families} families in {s.configurations} configurations; \
-{s.compared} are lowered by both sides.
-
-- **Right or wrong.** Stock runs {s.wrong["stock"]} configurations wrong, patched \
+    return f"""- **Right or wrong.** Stock runs {s.wrong["stock"]} configurations wrong, patched \
 {s.wrong["patched"]}.
 - **Memory.** Arena patched over stock: mean {s.arena_mean:.2f}, best {s.arena_best:.2f}, \
 worst {s.arena_worst:.2f}.

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import copy
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ from torch.export import ExportedProgram, decomp_utils, exported_program
 from torch.export.graph_signature import OutputKind
 
 from benchmarks.channel import Channel
-from benchmarks.comparison import difference
 from benchmarks.real.run import directory_name
 from benchmarks.real.subject import CONFIGURATIONS, Configuration, Row, Subject, tensors
 from benchmarks.state_bytes import state_bytes_copied
@@ -244,18 +244,20 @@ def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> floa
     """The largest difference of any result, relative to its largest value if that is over 1."""
     if len(got) != len(wanted):
         return float("inf")
-    worst = 0.0
-    for a, b in zip(got, wanted, strict=True):
-        if not b.numel():
-            continue
-        # NaN where eager says NaN is right.
-        both = a.isnan() & b.isnan() if a.shape == b.shape and a.is_floating_point() else None
-        if both is not None and both.any():
-            worst = max(worst, relative_difference([a[~both]], [b[~both]]))
-            continue
-        scale = max(1.0, float(b.double().abs().nan_to_num(posinf=1.0).max()))
-        worst = max(worst, difference(a.double(), b.double()) / scale)
-    return worst
+    return max((_distance(a, b) for a, b in zip(got, wanted, strict=True)), default=0.0)
+
+
+def _distance(got: Tensor, wanted: Tensor) -> float:
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return float("inf")
+    got, wanted = got.double(), wanted.double()
+    # What isn't a number, or is infinite, where it is so in eager, is right.
+    differ = (got != wanted) & ~(got.isnan() & wanted.isnan())
+    if not differ.any():
+        return 0.0
+    largest = float(wanted.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().max())
+    distance = float((got - wanted)[differ].abs().max())
+    return float("inf") if math.isnan(distance) else distance / max(1.0, largest)
 
 
 # --- one model ------------------------------------------------------------------------------
@@ -278,19 +280,25 @@ def at_once(arenas: Mapping[str, Sequence[int]]) -> int:
 
 
 def measure(
-    name: str,
-    configuration: str,
+    outcome: Outcome,
     subject: Subject,
     edges: Callable[[bool], EdgeProgramManager],
     out: Path | None,
-) -> Outcome:
-    """Lower and run one model in one configuration; keeps the program in `out`."""
-    outcome = Outcome(name, configuration)
+) -> None:
+    """Lower and run one model in one configuration, and fill in the outcome.
+
+    Args:
+        edges: The model in edge dialect, delegated to XNNPACK or not.
+        out: Directory in which the program is kept.
+
+    Raises:
+        Step: A step failed; what is known until then stands in the outcome.
+    """
+    chosen = CONFIGURATIONS[outcome.configuration]
     with step("lower"):
-        edge = edges(CONFIGURATIONS[configuration].xnnpack)
+        edge = edges(chosen.xnnpack)
         buffers = written_buffers(edge)
         outcome.state = sum(buffers.values())
-        chosen = CONFIGURATIONS[configuration]
         program, outcome.seconds = timed_to_executorch(edge, subject, chosen)
         data = program.buffer
         arenas = program_arenas(program)
@@ -300,10 +308,10 @@ def measure(
     outcome.copied = sum(copied[call.method] for call in subject.calls) // len(subject.calls)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        (out / f"{configuration}.pte").write_bytes(data)
+        (out / f"{outcome.configuration}.pte").write_bytes(data)
     with step("eager"):
         expected = eager_results(subject, list(buffers))
-        if configuration == "default":
+        if outcome.configuration == "default":
             forgotten = forgetful_results(subject, list(buffers))
             pairs = zip(forgotten, expected, strict=True)
             distances = [relative_difference(*pair) for pair in pairs]
@@ -313,7 +321,6 @@ def measure(
     outcome.calls = len(distances)
     outcome.wrong = sum(d > subject.tolerance for d in distances)
     outcome.worst = max(distances)
-    return outcome
 
 
 def measure_row(
@@ -351,11 +358,11 @@ def measure_row(
     for configuration in configurations:
         channel.progress(f"{row.name}, {configuration}")
         channel.send("begin", row=row.name, configuration=configuration)
+        outcome = Outcome(row.name, configuration, strict=strict)
         try:
-            outcome = measure(row.name, configuration, subject, edges, out)
+            measure(outcome, subject, edges, out)
         except Step as failed:
-            outcome = Outcome(row.name, configuration, failed.name, failed.reason)
-        outcome.strict = strict
+            outcome.failed, outcome.reason = failed.name, failed.reason
         yield outcome
 
 
