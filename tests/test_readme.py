@@ -34,6 +34,8 @@ RUN_ELSEWHERE = {
     "make fuzz N=20000": "tests/test_fuzz.py",
     "make upstream-tests": "tests/test_upstream_suites.py",
     "make matrix": "tools/matrix.py",
+    "make models": "tests/test_real_models.py",
+    ".venv/bin/python -m tools models examples/streaming.py:make": "tests/test_real_models.py",
 }
 
 

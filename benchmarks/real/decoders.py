@@ -35,19 +35,22 @@ SMALL: Mapping[str, Any] = {
 """What most configurations call their sizes."""
 
 
-def causal_model(kind: str, context: int = CONTEXT, **sizes: Any) -> Any:
+def causal_model(kind: str, context: int = CONTEXT, attention: str = "sdpa", **sizes: Any) -> Any:
     """A causal language model with random weights.
 
     Args:
         kind: The name of its classes, as in `LlamaConfig` and `LlamaForCausalLM`.
         context: Positions of its static cache.
+        attention: Which of transformers' implementations; not all models have all.
         sizes: More of its configuration.
     """
     configuration = getattr(transformers, f"{kind}TextConfig", None)
     configuration = configuration or getattr(transformers, f"{kind}Config")
     config = configuration(**{**SMALL, **sizes})
-    config._attn_implementation = "sdpa"
-    return with_cache(getattr(transformers, f"{kind}ForCausalLM"), config, context)
+    config._attn_implementation = attention
+    make = getattr(transformers, f"{kind}ForCausalLM", None)
+    make = make or getattr(transformers, f"{kind}LMHeadModel")
+    return with_cache(make, config, context)
 
 
 def with_cache(make: Any, config: Any, context: int) -> Any:
@@ -161,6 +164,9 @@ _MEDIUM = {
 _HEADS = {"head_dim": 16}
 _GEMMA = {**_HEADS, **_SLIDING, "query_pre_attn_scalar": 16}
 
+_ALL_HEADS = {"num_key_value_heads": 4}
+_GPT = {**_ALL_HEADS, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
+
 ROWS = [
     _row("Llama", "Llama"),
     _methods_row("Llama", "Llama"),
@@ -181,11 +187,11 @@ ROWS = [
     _row("StableLM", "StableLm", "StableLM"),
     _row("Starcoder2", "Starcoder2", sliding_window=None),
     _row("Cohere", "Cohere"),
-    _row("GPT-2", "GPT2", n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT),
-    _row("GPT-NeoX", "GPTNeoX"),
-    _methods_row("GPT-NeoX", "GPTNeoX"),
-    _row("GPT-J", "GPTJ", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=CONTEXT),
-    _row("OPT", "OPT", ffn_dim=128, word_embed_proj_dim=64),
-    _row("BLOOM", "Bloom", n_layer=2, n_head=4),
+    _row("GPT-2", "GPT2", **_GPT),
+    _row("GPT-NeoX", "GPTNeoX", **_ALL_HEADS),
+    _methods_row("GPT-NeoX", "GPTNeoX", **_ALL_HEADS),
+    _row("GPT-J", "GPTJ", rotary_dim=8, attention="eager", **_GPT),
+    _row("OPT", "OPT", ffn_dim=128, word_embed_proj_dim=64, **_ALL_HEADS),
+    _row("BLOOM", "Bloom", n_layer=2, n_head=4, attention="eager", **_ALL_HEADS),
     _row("Mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2),
 ]
