@@ -192,6 +192,5 @@ ROWS = [
     _methods_row("GPT-NeoX", "GPTNeoX", **_ALL_HEADS),
     _row("GPT-J", "GPTJ", rotary_dim=8, attention="eager", **_GPT),
     _row("OPT", "OPT", ffn_dim=128, word_embed_proj_dim=64, **_ALL_HEADS),
-    _row("BLOOM", "Bloom", n_layer=2, n_head=4, attention="eager", **_ALL_HEADS),
-    _row("Mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    _row("Mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2, **_HEADS),
 ]
