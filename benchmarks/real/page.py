@@ -29,7 +29,7 @@ class Summary:
     compared: int
     """Configurations that both sides lower."""
     wrong: Mapping[str, int]
-    """Configurations that a side runs wrong, or dies of."""
+    """Configurations that a side runs wrong."""
     arena_mean: float
     arena_best: float
     arena_worst: float
@@ -82,8 +82,7 @@ def export_ratio(result: Result) -> float | None:
 
 def is_wrong(result: Result, side: str) -> bool:
     """Whether a side makes a program of it that runs, and not as eager does."""
-    outcome = result.side(side)
-    return bool(outcome["wrong"]) or outcome["failed"] == "survive"
+    return bool(result.side(side)["wrong"])
 
 
 def verdict(result: Result, side: str) -> str:
@@ -180,7 +179,7 @@ def not_lowered_section(results: Sequence[Result]) -> str:
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for result in results:
         outcomes = {side: result.side(side) for side in ("stock", "patched")}
-        failed = {s: o for s, o in outcomes.items() if o["failed"] and o["failed"] != "survive"}
+        failed = {side: outcome for side, outcome in outcomes.items() if outcome["failed"]}
         if not failed:
             continue
         sides = "both sides" if len(failed) == 2 else f"{next(iter(failed))} alone"

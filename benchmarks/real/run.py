@@ -187,8 +187,9 @@ class Workers:
 
 def _died(key: tuple[str, str], ended: Mapping[str, Any]) -> dict[str, Any]:
     row, configuration = key
-    said = ended["said"][:120]
-    reason = f"the process ended with {ended['code']}: {said}"
+    # A process that a signal ends has said nothing of it.
+    said = f": {ended['said'][:120]}" if ended["code"] >= 0 else ""
+    reason = f"the process ended with {ended['code']}{said}"
     return {
         "row": row,
         "configuration": configuration,
