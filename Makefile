@@ -5,12 +5,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.requirements-$(shell cksum < requirements.txt | tr ' ' -)
 SILERO := .cache/silero-vad-6.2.3
+MODELS := .cache/models-packages-$(shell cksum < benchmarks/real/requirements.txt | tr ' ' -)
 STOCK = $(shell $(PY) -m tools stock)
 
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup dev test test-all lint demo bench fuzz upstream-tests matrix check-alone patches wheel clean
+.PHONY: help setup dev test test-all lint demo bench models models-packages fuzz upstream-tests matrix \
+	check-alone patches wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -27,6 +29,15 @@ $(SILERO): $(DEPS)
 	@echo "== fetching the weights of Silero VAD"
 	$(PY) -m pip install --quiet --no-deps --target $@.new silero-vad==6.2.3
 	@rm -rf $@ && mv $@.new $@
+
+# A directory of its own behind .venv: what these require themselves would pull another torch, and
+# other versions of what .venv has.
+$(MODELS): | $(DEPS)
+	@echo "== fetching the packages that real models come from"
+	$(PY) -m pip install --quiet --no-deps --target $@.new -r benchmarks/real/requirements.txt
+	@rm -rf $@ && mv $@.new $@
+
+models-packages: $(MODELS) ## packages that real models come from (transformers and others)
 
 setup: $(DEPS) | $(SILERO) ## environment, custom wheel, untouched release
 	@$(PY) -m tools install
@@ -57,6 +68,9 @@ demo: setup ## the main job on real models, patched beside stock
 
 bench: setup ## measure against stock; writes benchmarks/RESULTS.md
 	$(PY) -m benchmarks --stock $(STOCK)
+
+models: setup $(MODELS) ## real models beside stock; writes benchmarks/MODELS.md
+	$(PY) -m benchmarks.real --stock $(STOCK) --packages $(MODELS)
 
 fuzz: setup ## random programs against their own meaning (N=20000), then N/4 that share buffers
 	$(PY) -m tests.fuzz $(N)

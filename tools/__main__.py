@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tools import plan, versions
+from tools import models, plan, versions
 from tools.errors import UserError
 from tools.patching import series
 from tools.paths import DIST, ROOT
@@ -287,6 +287,24 @@ def draw_plan(
         raise UserError("--stock and --no-stock exclude each other")
     run(model, out, png, Trees(stock, patched, has_stock=not no_stock))
     return DONE
+
+
+_MODELS_HELP = "\n\n".join(_AS_IT_STANDS + each for each in models.DESCRIPTION.split("\n\n"))
+
+
+@commands.command("models", help=_MODELS_HELP, short_help="Run a model on stock and patched.")
+@click.argument("model", metavar="FILE.py:FUNCTION")
+@click.option(
+    "--stock", type=click.Path(path_type=Path), metavar="DIR", help="The untouched release."
+)
+@click.option(
+    "--patched", type=click.Path(path_type=Path), metavar="DIR", help="Another patched tree."
+)
+@click.option(
+    "--packages", type=click.Path(path_type=Path), metavar="DIR", help="Packages that it imports."
+)
+def run_model(model: str, stock: Path | None, patched: Path | None, packages: Path | None) -> int:
+    return models.run(model, stock, patched, packages)
 
 
 if __name__ == "__main__":

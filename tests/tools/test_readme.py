@@ -42,6 +42,11 @@ RUN_ELSEWHERE = {
     "make fuzz N=20000": ("tests/fuzz/test_fuzz.py", r"run\(checker.check, Batch"),
     "make upstream-tests": ("tests/tools/test_upstream_suites.py", r"upstream_suites\.\w+\("),
     "make matrix": (".github/workflows/nightly.yml", "make matrix"),
+    "make models": ("tests/tools/test_real_models.py", "benchmarks.real"),
+    ".venv/bin/python -m tools models examples/streaming.py:make": (
+        "tests/tools/test_real_models.py",
+        '"-m", "tools", "models"',
+    ),
 }
 
 

@@ -87,6 +87,8 @@ def plan_with(model: Path, function: str, side: str, tree: Path | None) -> Plan:
             reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
             how = "" if done.returncode == 2 else f"the process ended with {done.returncode}: "
             raise UserError(f"{side}: {how}{reason}")
+        for note in filter(None, map(str.strip, done.stdout.splitlines())):
+            print(f"{side}: {note}")
         return Plan.from_json(written.read_text(encoding="utf-8"))
 
 
