@@ -11,6 +11,8 @@ the real ones. All buffers start at zero, as they do in the runtime.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +26,9 @@ from executorch.examples.models.llama.model_args import ModelArgs
 from executorch.examples.models.silero_vad.export_silero_vad import load_model
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.step_results import STEP_MODELS
+from tools.paths import ROOT
+
 SEED = 0
 
 Inputs = tuple[Any, ...]
@@ -131,6 +135,20 @@ def decoding_step(number: int) -> Inputs:
 
 def _llama_decode(layers: int, lowering: Lowering = Lowering(), **args: Any) -> Model:
     return Model(llama(layers, **args), decoding_step, lowering)
+
+
+def _llama_step(context: int) -> Model:
+    """Two layers, whose step takes the time of the caches and of the attention to them."""
+    shape = {**WIDE, "context": context}
+    return _llama_decode(2, Lowering(xnnpack=True), **shape)
+
+
+def use_custom_cache(model: Model) -> None:
+    """Have a llama write its caches by ExecuTorch's own operator for that, `llama::update_cache`,
+    in place of plain indexing. Importing it registers the operator in the runtime, too."""
+    importlib.import_module("executorch.extension.llm.custom_ops.custom_ops")
+    source = "executorch.examples.models.llama.source_transformation.custom_kv_cache"
+    importlib.import_module(source).replace_kv_cache_with_custom_kv_cache(model.module)
 
 
 def _gated_delta_net() -> Model:
@@ -262,19 +280,89 @@ class StreamingConvolutions(nn.Module):
         return x
 
 
-def _gru_stack() -> Model:
+def _gru_stack(lowering: Lowering = Lowering()) -> Model:
     with seeded():
-        return Model(GruStack(4, 128).eval(), noise(1, 128))
+        return Model(GruStack(4, 128).eval(), noise(1, 128), lowering)
 
 
-def _lstm_stack() -> Model:
+def _lstm_stack(lowering: Lowering = Lowering()) -> Model:
     with seeded():
-        return Model(LstmStack(4, 128).eval(), noise(1, 128))
+        return Model(LstmStack(4, 128).eval(), noise(1, 128), lowering)
 
 
-def _streaming_convolutions() -> Model:
+def _streaming_convolutions(lowering: Lowering = Lowering()) -> Model:
     with seeded():
-        return Model(StreamingConvolutions(4, 32, 3).eval(), noise(1, 32, 16))
+        return Model(StreamingConvolutions(4, 32, 3).eval(), noise(1, 32, 16), lowering)
+
+
+# --- a decoder like Whisper's ---------------------------------------------------------------
+
+
+class DecoderBlock(nn.Module):
+    """Attention to all that was decoded, whose keys and values are kept, attention to the audio,
+    whose keys and values are given, and a feed-forward network."""
+
+    def __init__(self, width: int, heads: int, context: int, audio: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.cross_query, self.cross_out = nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        shape = (1, heads, context, width // heads)
+        self.register_buffer("keys", torch.zeros(shape))
+        self.register_buffer("values", torch.zeros(shape))
+        heard = (1, heads, audio, width // heads)
+        self.register_buffer("audio_keys", torch.randn(heard))
+        self.register_buffer("audio_values", torch.randn(heard))
+
+    def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        normed = self.norms[0](x)
+        self.keys[:, :, position] = self._split(self.key(normed))
+        self.values[:, :, position] = self._split(self.value(normed))
+        x = x + self.out(self._attend(self.query(normed), self.keys, self.values, mask))
+        query = self.cross_query(self.norms[1](x))
+        x = x + self.cross_out(self._attend(query, self.audio_keys, self.audio_values, None))
+        return x + self.down(nn.functional.gelu(self.up(self.norms[2](x))))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        attended = nn.functional.scaled_dot_product_attention(
+            self._split(query), keys, values, attn_mask=mask
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+
+class WhisperLikeDecoder(nn.Module):
+    """A stack of decoder blocks of the tiny Whisper's dimensions: `forward(tokens, position)` takes
+    one token and returns the logits of the next."""
+
+    def __init__(self, layers: int, width: int, heads: int, context: int, audio: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(1000, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(width, heads, context, audio) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        # Whisper begins with such small ones; large ones blur the logits.
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.02)
+        self.register_buffer("order", torch.arange(context))
+
+    def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(position)
+        mask = (self.order <= position).reshape(1, 1, 1, -1)
+        for block in self.blocks:
+            x = block(x, position, mask)
+        return self.norm(x) @ self.tokens.weight.t()
+
+
+def _whisper_like(lowering: Lowering = Lowering()) -> Model:
+    with seeded():
+        return Model(WhisperLikeDecoder(4, 384, 6, 448, 1500).eval(), decoding_step, lowering)
 
 
 # --- the list -------------------------------------------------------------------------------
@@ -301,6 +389,12 @@ MODELS: dict[str, Callable[[], Model]] = {
     "GRU stack": _gru_stack,
     "LSTM stack": _lstm_stack,
     "streaming convolutions": _streaming_convolutions,
+    "GRU stack, XNNPACK": lambda: _gru_stack(_XNNPACK),
+    "LSTM stack, XNNPACK": lambda: _lstm_stack(_XNNPACK),
+    "streaming convolutions, XNNPACK": lambda: _streaming_convolutions(_XNNPACK),
+    "Whisper-like decoder": _whisper_like,
+    "Whisper-like decoder, XNNPACK": lambda: _whisper_like(_XNNPACK),
+    **{name: functools.partial(_llama_step, context) for name, context in STEP_MODELS.items()},
 }
 """Name to a function that builds the model."""
 

@@ -23,6 +23,13 @@ SMALLER: Mapping[str, float] = {
     "gated delta net": 0.84,
 }
 """What an arena may be at most of stock's, where that is better than 1."""
+NO_COPIES = ("llama", "Whisper-like decoder", "GRU stack", "LSTM stack", "streaming convolutions")
+"""How the names of the models begin whose state is to be written without a copy."""
+SLOWER = 1.02
+"""What a call may take at most of stock's."""
+
+Times = Mapping[str, Mapping[str, float]]
+"""Milliseconds of a call of each model on each side; a side that doesn't run it isn't there."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +48,18 @@ class Row:
     """Calls that differ from eager, on each side."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Why the runtime runs nothing of it, on the sides where that is so."""
+    copied: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of state that a call copies, on each side."""
+    milliseconds: Mapping[str, float] = field(default_factory=dict)
+    """The median time of a call, on the sides that run it."""
 
     @classmethod
-    def of(cls, stock: Mapping[str, Any], patched: Mapping[str, Any]) -> Row:
+    def of(
+        cls,
+        stock: Mapping[str, Any],
+        patched: Mapping[str, Any],
+        milliseconds: Mapping[str, float] | None = None,
+    ) -> Row:
         """Join what the two sides measured."""
         if stock["model"] != patched["model"]:
             raise ValueError(f"{stock['model']!r} is not {patched['model']!r}")
@@ -57,7 +73,16 @@ class Row:
             seconds=patched["seconds"] / stock["seconds"],
             wrong={name: side["calls"] - side["equal"] for name, side in sides.items()},
             refused={name: side["refused"] for name, side in sides.items() if side["refused"]},
+            copied={name: side["copied"] for name, side in sides.items()},
+            milliseconds=milliseconds or {},
         )
+
+    @property
+    def slower(self) -> float | None:
+        """The time of a call, patched over stock, if both run it."""
+        if not {"stock", "patched"} <= set(self.milliseconds):
+            return None
+        return self.milliseconds["patched"] / self.milliseconds["stock"]
 
     @property
     def ratio(self) -> float:
@@ -76,6 +101,8 @@ class Row:
             yield f"{self.model}: runs on stock only: {self.refused['patched']}"
         if self.patched > self.stock:
             yield f"{self.model}: {self.patched:,} bytes patched, {self.stock:,} stock"
+        if self.copied.get("patched", 0) > self.copied.get("stock", 0):
+            yield f"{self.model}: copies {self.copied['patched']:,} bytes of state patched"
 
     def missed(self) -> Iterator[str]:
         """The targets that it doesn't meet."""
@@ -84,11 +111,18 @@ class Row:
             yield f"{self.model}: {self.ratio:.4f} of stock, target {target}"
         if self.over_peak > OVER_PEAK:
             yield f"{self.model}: arena {self.over_peak:.4f} times its peak, target {OVER_PEAK}"
+        if self.model.startswith(NO_COPIES) and self.copied.get("patched", 0) > 0:
+            yield f"{self.model}: a call copies {self.copied['patched']:,} bytes of state, target 0"
+        if self.slower is not None and self.slower > SLOWER:
+            yield f"{self.model}: a call takes {self.slower:.3f} of stock's time, target {SLOWER}"
 
 
-def rows(stock: Report, patched: Report) -> list[Row]:
+def rows(stock: Report, patched: Report, times: Times) -> list[Row]:
     """Join the reports, model by model."""
-    return [Row.of(*pair) for pair in zip(stock.outcomes, patched.outcomes, strict=True)]
+    return [
+        Row.of(one, other, times.get(other["model"]))
+        for one, other in zip(stock.outcomes, patched.outcomes, strict=True)
+    ]
 
 
 def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -101,6 +135,8 @@ def models_section(found: Sequence[Row]) -> str:
     """The models' table, and which targets it meets."""
     heads = ["model", "mutable bytes", "arena stock", "arena patched", "ratio"]
     heads += ["peak live bytes patched", "arena over peak", "export time ratio"]
+    calls = ["model", "state bytes copied stock", "state bytes copied patched"]
+    calls += ["ms a call stock", "ms a call patched", "time ratio"]
     lines = [
         [
             row.model,
@@ -114,13 +150,24 @@ def models_section(found: Sequence[Row]) -> str:
         ]
         for row in found
     ]
+    call_lines = [
+        [
+            row.model,
+            f"{row.copied.get('stock', 0):,}",
+            f"{row.copied.get('patched', 0):,}",
+            *(_milliseconds(row.milliseconds.get(side)) for side in ("stock", "patched")),
+            "" if row.slower is None else f"{row.slower:.3f}",
+        ]
+        for row in found
+    ]
     targets = "; ".join(f"{model} at most {most}" for model, most in SMALLER.items())
     return f"""## Models
 
 Bytes of memory-planned arenas. All are ExecuTorch's own examples or plain stacks of `torch.nn`
 layers (`benchmarks/models.py`). llama is ExecuTorch's example with a key/value cache, one token a
 call: 4 and 16 layers have 4 heads of 16 and a context of 256; 12x768 has 12 heads of 64 and a
-context of 1024.
+context of 1024; 2x768 is the same with 2 layers and the context that is named. The Whisper-like
+decoder has the tiny Whisper's dimensions.
 
 - *mutable bytes*: the buffers that the program changes.
 - *peak live bytes*: the most bytes alive at any node, aligned as the plan aligns them. No planner
@@ -131,11 +178,23 @@ context of 1024.
 
 {markdown_table(heads, lines)}
 
+{markdown_table(calls, call_lines)}
+
+- *state bytes copied*: by one call, of what the program changes: what a `copy_` writes, and what an
+  operator moves only to bring it back (`benchmarks/state_bytes.py`).
+- *ms a call*: median wall time in the runtime, stock and patched in turn in one process, with the
+  threads that the runtime takes for itself.
+
 {correctness(found)}
 
-Targets: no model larger than stock; {targets}; arena over peak at most {OVER_PEAK}.
+Targets: no model larger than stock; {targets}; arena over peak at most {OVER_PEAK}; no call
+slower than {SLOWER} of stock's; no state copied by {", ".join(NO_COPIES)}.
 {bullets("All are met.", "Not met:", [text for row in found for text in row.missed()])}
 """
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def correctness(found: Sequence[Row]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.upstream import stock
+from tools.shipping.upstream import stock
 from tools.versions import DEFAULT
 
 

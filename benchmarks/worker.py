@@ -9,9 +9,11 @@ import argparse
 import contextlib
 import copy
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from executorch.exir import ExecutorchProgramManager
@@ -21,7 +23,8 @@ from torch.export.graph_signature import OutputKind
 from benchmarks.channel import Channel
 from benchmarks.comparison import TOLERANCE, difference
 from benchmarks.lowering import lower
-from benchmarks.models import MODELS, Model
+from benchmarks.models import MODELS, Model, use_custom_cache
+from benchmarks.state_bytes import state_bytes_copied
 from tools.plan.extract import extract
 
 CALLS = 5
@@ -48,8 +51,12 @@ class Measurement:
     """Calls whose result is within the tolerance of eager's."""
     worst: float
     """The largest difference of any call."""
+    copied: int
+    """Bytes of state that a call copies."""
     refused: str = ""
     """Why the runtime ran no call at all, if so."""
+    program: str = ""
+    """The file that the program was written to, if one was asked for."""
 
 
 def mutable_bytes(program: ExecutorchProgramManager) -> int:
@@ -92,9 +99,20 @@ def differences(model: Model, program: ExecutorchProgramManager) -> list[float]:
     return found
 
 
-def measure(name: str) -> Measurement:
+def keep(program: ExecutorchProgramManager, directory: Path | None) -> str:
+    """Write the program to a new file in the directory; returns its path."""
+    if directory is None:
+        return ""
+    with tempfile.NamedTemporaryFile(dir=directory, suffix=".pte", delete=False) as file:
+        program.write_to_file(file)
+    return file.name
+
+
+def measure(name: str, *, custom_cache: bool = False, directory: Path | None = None) -> Measurement:
     """Build, lower, and run one of `MODELS`."""
     model = MODELS[name]()
+    if custom_cache:
+        use_custom_cache(model)
     program, seconds = timed_lowering(model)
     [plan] = extract(program).methods
     found, refused = [], ""
@@ -111,7 +129,9 @@ def measure(name: str) -> Measurement:
         calls=len(found),
         equal=sum(d <= TOLERANCE for d in found),
         worst=max(found, default=0.0),
+        copied=state_bytes_copied(program),
         refused=refused,
+        program=keep(program, directory),
     )
 
 
@@ -119,6 +139,10 @@ def main(arguments: Sequence[str]) -> None:
     """Measure the models asked for and report on standard output."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worker", description=__doc__)
     parser.add_argument("--model", action="append", choices=MODELS, dest="models")
+    parser.add_argument(
+        "--custom-cache", action="store_true", help="llama::update_cache, in llamas"
+    )
+    parser.add_argument("--programs", type=Path, metavar="DIR", help="where to write the programs")
     options = parser.parse_args(arguments)
     channel = Channel()
     with contextlib.redirect_stdout(sys.stderr):
@@ -127,7 +151,8 @@ def main(arguments: Sequence[str]) -> None:
         lower(MODELS["GRU stack"]())
         for name in options.models or MODELS:
             channel.progress(name)
-            channel.send("measurement", **asdict(measure(name)))
+            found = measure(name, custom_cache=options.custom_cache, directory=options.programs)
+            channel.send("measurement", **asdict(found))
 
 
 if __name__ == "__main__":

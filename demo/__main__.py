@@ -17,10 +17,9 @@ from pathlib import Path
 from benchmarks.sides import Failure, Side, add_side_options, run_sides, timed_progress
 from demo import MODELS
 from demo.table import render, verdict
+from tools.paths import ROOT
 from tools.plan import report
 from tools.plan.data import Plan
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def _positive(text: str) -> int:

@@ -5,26 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.sides import Report
+from tools.tables import table
 
 
 def _pairs(stock: Report, patched: Report) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     yield from zip(stock.outcomes, patched.outcomes, strict=True)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lay out rows of text in columns: the first to the left, all others to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
 
 
 def render(stock: Report, patched: Report) -> str:
@@ -47,7 +36,9 @@ def render(stock: Report, patched: Report) -> str:
             notes.append(f"{after['model']}: {after['note']}.")
     sides = [f"{s.side}: executorch {s.executorch} ({s.path})" for s in (stock, patched)]
     heading = "Arena bytes; steps equal to the reference on stock and on patched."
-    return "\n".join([*sides, "", heading, "", aligned(rows), "", *notes]) + "\n"
+    return (
+        "\n".join([*sides, "", heading, "", table(rows[0], rows[1:], right=1), "", *notes]) + "\n"
+    )
 
 
 def verdict(stock: Report, patched: Report) -> list[str]:

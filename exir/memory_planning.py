@@ -2,35 +2,52 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
-import functools
-import heapq
-import itertools
 import logging
 import operator
 import sys
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Set,
+    Tuple,
+)
 
 import torch
+from executorch.exir import memory
 from executorch.exir.error import internal_assert, InternalError
 from executorch.exir.memory_planning import (
     _alias_inplace_result_specs,
     _compute_total_sizes,
+    _contains_xnnpack_delegate,
+    _handle_submodule,
     _is_inplace_node,
+    _merge_bufsizes,
     AllocationSpec,
     get_cond_nodes,
+    get_map_nodes,
     get_node_tensor_specs,
+    get_scan_nodes,
+    get_while_nodes,
     greedy,
     MemoryAlgoResult,
     SharedObject,
     SpecAllocResult,
 )
+from executorch.exir.offset_packing import Block, pack_blocks
+from executorch.exir.schema import TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
 from torch import fx
 from torch.export.exported_program import ExportGraphSignature
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 
 def _storage_spec(spec: Any) -> Any:
@@ -97,22 +114,19 @@ def _storage_root(spec: TensorSpec) -> Tuple[TensorSpec, int]:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Bytes that keep one place in an arena: a tensor and all that lies inside it."""
+class _StorageBlock(Block):
+    """The bytes of a tensor and of all that lies inside it."""
 
-    # In bytes, a multiple of the alignment.
-    size: int
-    # The first and the last node at which any of it is alive, both included.
-    first: int
-    last: int
     # The tensors, with their offsets from the start of the block.
     allocations: List[AllocationSpec]
 
 
-def _block(root: TensorSpec, allocations: List[AllocationSpec]) -> _Block:
+def _storage_block(
+    root: TensorSpec, allocations: List[AllocationSpec]
+) -> _StorageBlock:
     # A tensor whose life is not known may be alive at any time.
     lifetimes = [alloc.spec.lifetime for alloc in allocations]
-    return _Block(
+    return _StorageBlock(
         size=root.allocated_memory,
         first=min(0 if first is None else first for first, _ in lifetimes),
         last=max(sys.maxsize if last is None else last for _, last in lifetimes),
@@ -120,7 +134,7 @@ def _block(root: TensorSpec, allocations: List[AllocationSpec]) -> _Block:
     )
 
 
-def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
+def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_StorageBlock]]:
     """The blocks of each arena by mem_id, in the order in which they appear.
 
     Raises:
@@ -131,7 +145,7 @@ def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
         root, offset = _storage_root(spec)
         lying_in[root].append(AllocationSpec(offset, spec))
 
-    arenas: Dict[int, List[_Block]] = defaultdict(list)
+    arenas: Dict[int, List[_StorageBlock]] = defaultdict(list)
     for root, allocations in lying_in.items():
         if all(alloc.spec is not root for alloc in allocations):
             raise InternalError(
@@ -139,252 +153,25 @@ def _blocks_by_arena(specs: Iterable[TensorSpec]) -> Dict[int, List[_Block]]:
                 "memory is planned. Plan both, or clear the storage_base."
             )
         arenas[1 if root.mem_id is None else root.mem_id].append(
-            _block(root, allocations)
+            _storage_block(root, allocations)
         )
     return arenas
 
 
-def _peak_live_bytes(blocks: Iterable[_Block]) -> int:
-    """The most bytes alive at one node: no packing of `blocks` needs fewer."""
-    changes: Dict[int, int] = defaultdict(int)
-    for block in blocks:
-        changes[block.first] += block.size
-        changes[block.last + 1] -= block.size
-    alive = peak = 0
-    for node in sorted(changes):
-        alive += changes[node]
-        peak = max(peak, alive)
-    return peak
-
-
-def _tightest_gap(size: int, taken: List[Tuple[int, int]]) -> int:
-    """The start of the smallest gap of at least `size` bytes, or else where all ends.
-
-    Args:
-        taken: The bytes that are in use, as (start, end) in ascending order.
-    """
-    tightest, room = None, sys.maxsize
-    free_from = 0
-    for start, end in taken:
-        if size <= start - free_from < room:
-            tightest, room = free_from, start - free_from
-        free_from = max(free_from, end)
-    return free_from if tightest is None else tightest
-
-
-# The bytes that a block is in, from start to end, and how hard it is to place.
-_WeightedSpan = Tuple[int, int, int]
-
-
-def _cheapest_place(
-    size: int, limit: int, taken: List[_WeightedSpan]
-) -> Tuple[int, int]:
-    """Where `size` bytes below `limit` are in the way of the least weight.
-
-    The lowest such place is at the bottom or on the end of something, so that only
-    those are tried, in one walk upwards.
-
-    Args:
-        taken: What is in use, in any order.
-
-    Returns:
-        The offset, and the weight of all that overlaps it there; the lowest offset
-        where several are equally good.
-    """
-    # In the way is what starts below the end of the place and doesn't end below it.
-    by_start = sorted(taken)
-    entered = place = weight_here = 0
-    least = sys.maxsize
-    for _, bottom, leaving in [(0, 0, 0), *sorted(taken, key=operator.itemgetter(1))]:
-        if least == 0 or bottom + size > limit:
-            break
-        weight_here -= leaving
-        while entered < len(taken) and by_start[entered][0] < bottom + size:
-            weight_here += by_start[entered][2]
-            entered += 1
-        if weight_here < least:
-            place, least = bottom, weight_here
-    return place, least
-
-
-_CHECKPOINT_STRIDE = 64
-
-# About 0.1 s for a few hundred tensors, and a few seconds for tens of thousands.
-_COMPARISONS_PER_BLOCK = 500
-_MAX_COMPARISONS = 5_000_000
-
-
-class _OutOfComparisons(Exception):
-    """The search has looked at as many pairs of blocks as it may."""
-
-
-class _Budget:
-    """Comparisons of two blocks that are left to a search.
-
-    They are what the time of a search goes with. A count of placements isn't: next to
-    thousands of others, one placement takes as long as hundreds elsewhere.
-    """
-
-    def __init__(self, comparisons: int) -> None:
-        self.left = comparisons
-
-    def spend(self, comparisons: int) -> None:
-        self.left -= comparisons
-        if self.left < 0:
-            raise _OutOfComparisons()
-
-
-class _OffsetPacker:
-    """Finds offsets, in bytes, for blocks of one arena; larger blocks come first.
-
-    Blocks go by their position in `blocks`, and offsets are lists in that order.
-    Among blocks of one size, the order in which they are given counts. Their sizes
-    must be positive.
-    """
-
-    def __init__(self, blocks: Iterable[_Block]) -> None:
-        self.blocks: List[_Block] = sorted(blocks, key=lambda block: -block.size)
-        self.sizes: List[int] = [block.size for block in self.blocks]
-        self._by_first: List[int] = sorted(
-            range(len(self.blocks)), key=lambda i: self.blocks[i].first
-        )
-        self._firsts: List[int] = [self.blocks[i].first for i in self._by_first]
-        self._alive: List[List[int]] = self._alive_at_checkpoints()
-        lasts = sorted(block.last for block in self.blocks)
-        # Each counts itself, too, so that none is 0.
-        self.conflict_counts: List[int] = [
-            bisect_right(self._firsts, block.last) - bisect_left(lasts, block.first)
-            for block in self.blocks
-        ]
-        # Bounded, since in a graph of long lives nearly all blocks conflict.
-        self.conflicts = functools.lru_cache(maxsize=1024)(self._find_conflicts)
-
-    def _alive_at_checkpoints(self) -> List[List[int]]:
-        """The blocks already alive when every 64th block, by first node, begins."""
-        checkpoints: List[List[int]] = []
-        alive: List[int] = []
-        for begun in range(0, len(self.blocks), _CHECKPOINT_STRIDE):
-            now = self._firsts[begun]
-            alive = [j for j in alive if self.blocks[j].last >= now]
-            checkpoints.append(alive)
-            alive = alive + self._by_first[begun : begun + _CHECKPOINT_STRIDE]
-        return checkpoints
-
-    def _find_conflicts(self, i: int) -> List[int]:
-        """The other blocks that are alive at some node at which block `i` is."""
-        blocks, first = self.blocks, self.blocks[i].first
-        checkpoint = bisect_left(self._firsts, first) // _CHECKPOINT_STRIDE
-        begun = bisect_right(self._firsts, blocks[i].last)
-        candidates = itertools.chain(
-            self._alive[checkpoint],
-            self._by_first[checkpoint * _CHECKPOINT_STRIDE : begun],
-        )
-        return [j for j in candidates if blocks[j].last >= first and j != i]
-
-    def top(self, offsets: List[int]) -> int:
-        """The bytes that the arena needs."""
-        return max(map(int.__add__, offsets, self.sizes), default=0)
-
-    def best_fit(self) -> List[int]:
-        """Puts each block into the tightest gap that is free for its whole life."""
-        offsets: List[int] = []
-        for i, size in enumerate(self.sizes):
-            taken = [
-                (offsets[j], offsets[j] + self.sizes[j])
-                for j in self.conflicts(i)
-                if j < i
-            ]
-            offsets.append(_tightest_gap(size, sorted(taken)))
-        return offsets
-
-    def settle(self, offsets: List[int]) -> List[int]:
-        """Lets each block, the lowest first, sink onto the ones below it."""
-        settled = list(offsets)
-        # Two blocks that are ever alive together are so where one of them begins.
-        heights = [0] * len(self._firsts)
-        for i in sorted(range(len(offsets)), key=offsets.__getitem__):
-            begins = bisect_left(self._firsts, self.blocks[i].first)
-            ends = bisect_right(self._firsts, self.blocks[i].last)
-            settled[i] = max(heights[begins:ends])
-            heights[begins:ends] = [settled[i] + self.sizes[i]] * (ends - begins)
-        return settled
-
-    def lower(self, offsets: List[int], floor: int, effort: int) -> List[int]:
-        """Lowers the top towards `floor` in steps of a twentieth of what is left.
-
-        From within a fiftieth of the floor it goes there at once: many small steps
-        take more comparisons. Ends at the floor or after a number of comparisons, so
-        that the result depends on nothing but the arguments.
-        """
-        budget = _Budget(
-            effort * min(_COMPARISONS_PER_BLOCK * len(offsets), _MAX_COMPARISONS)
-        )
-        hardness = list(self.conflict_counts)
-        try:
-            while (top := self.top(offsets)) > floor:
-                left = top - floor
-                limit = floor + left * 19 // 20 if left * 50 > floor else floor
-                offsets = self._repack(offsets, limit, hardness, budget)
-                # Sinking is cheaper than placing: nothing is sorted.
-                budget.spend(sum(self.conflict_counts) // 8)
-                offsets = self.settle(offsets)
-        except _OutOfComparisons:
-            pass
-        return offsets
-
-    def _repack(
-        self, offsets: List[int], limit: int, hardness: List[int], budget: _Budget
-    ) -> List[int]:
-        """Moves blocks until all of them end at or below `limit`.
-
-        Guided ejection search (Nagata and Bräysy, 2009, for vehicle routing): the
-        blocks that reach above the limit wait for a place, the largest first. One
-        that finds none takes the place of those that are least hard to place, which
-        then wait in turn; and it counts as harder from then on, so that it is not
-        soon ejected itself.
-
-        Args:
-            hardness: How hard each block is to place: its conflicts, times one more
-                than how often it found no place. Updated.
-
-        Raises:
-            _OutOfComparisons: `budget` is spent.
-        """
-        placed: List[Optional[_WeightedSpan]] = [
-            (offset, offset + size, weight) if offset + size <= limit else None
-            for offset, size, weight in zip(offsets, self.sizes, hardness)
-        ]
-        waiting = [i for i, span in enumerate(placed) if span is None]
-        while waiting:
-            i = heapq.heappop(waiting)
-            size, conflicts = self.sizes[i], self.conflicts(i)
-            budget.spend(len(conflicts))
-            taken = [span for j in conflicts if (span := placed[j]) is not None]
-            place, ejected = _cheapest_place(size, limit, taken)
-            if ejected:
-                hardness[i] += self.conflict_counts[i]
-                turn, rest = divmod(hardness[i] // self.conflict_counts[i], 32)
-                if rest == 0:
-                    # Two blocks may want the same place for ever: try any other.
-                    places = [0] + [e for _, e, _ in taken if e + size <= limit]
-                    place = places[turn % len(places)]
-                for j in conflicts:
-                    span = placed[j]
-                    if span and span[0] < place + size and place < span[1]:
-                        placed[j] = None
-                        heapq.heappush(waiting, j)
-            placed[i] = (place, place + size, hardness[i])
-        return [span[0] for span in placed if span is not None]
-
-
-def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObject]:
+def _shared_objects(
+    blocks: List[_StorageBlock], offsets: List[int]
+) -> List[SharedObject]:
     """The runs of bytes that overlapping blocks chain together, from the bottom up.
 
     A spec's mem_obj_id says with which others it may share bytes, so that blocks
-    which overlap, directly or through others, belong to one object.
+    which overlap, directly or through others, belong to one object. An empty block
+    has one of its own.
     """
     objects: List[SharedObject] = []
-    for i in sorted(range(len(blocks)), key=offsets.__getitem__):
+    empty_first = sorted(
+        range(len(blocks)), key=lambda i: (bool(blocks[i].size), -blocks[i].size)
+    )
+    for i in sorted(empty_first, key=offsets.__getitem__):
         block, start = blocks[i], offsets[i]
         if not objects or start >= objects[-1].offset + objects[-1].size:
             objects.append(
@@ -399,15 +186,6 @@ def _shared_objects(blocks: List[_Block], offsets: List[int]) -> List[SharedObje
             for alloc in block.allocations
         ]
     return objects
-
-
-def _pack(blocks: List[_Block], effort: int) -> List[SharedObject]:
-    """The shared objects of one arena, each of which begins where the last ends."""
-    packer = _OffsetPacker(block for block in blocks if block.size)
-    offsets = packer.best_fit()
-    offsets = packer.lower(offsets, _peak_live_bytes(blocks), effort)
-    empty = [block for block in blocks if not block.size]
-    return _shared_objects(empty + packer.blocks, [0] * len(empty) + offsets)
 
 
 def _keep_smaller_arenas(result: MemoryAlgoResult, other: MemoryAlgoResult) -> None:
@@ -458,7 +236,7 @@ def best_fit(
     for spec in specs:
         spec.realign(alignment)
     arenas = {
-        mem_id: _pack(blocks, effort)
+        mem_id: _shared_objects(blocks, pack_blocks(blocks, effort))
         for mem_id, blocks in _blocks_by_arena(specs).items()
     }
     result = MemoryAlgoResult(
@@ -483,39 +261,196 @@ def best_fit(
     return result
 
 
-def _borrows_or_lends_storage(graph_module: fx.GraphModule, spec: TensorSpec) -> bool:
-    """Whether `spec` lies inside another spec of the graph, or another one inside it."""
+@dataclass(frozen=True)
+class _Body:
+    """A graph that a control-flow node runs: a branch, or what a loop repeats."""
+
+    node: fx.Node
+    # The get_attr node of the graph.
+    attribute: fx.Node
+    graph_module: fx.GraphModule
+    # How many inputs, from the first, are a scan's carries: written in each round.
+    carries: int = 0
+    # The inputs that the loop fills with a slice in each round. All others are the
+    # values of the graph around it: the emitter gives them no memory of their own.
+    slices: range = range(0)
+    # Whether this very graph is run elsewhere in the graph around, too.
+    is_shared: bool = False
+
+    def placeholders(self) -> List[fx.Node]:
+        return [
+            node for node in self.graph_module.graph.nodes if node.op == "placeholder"
+        ]
+
+    def bound_specs(self) -> Set[TensorSpec]:
+        """The specs of the inputs that are values of the graph around."""
+        return {
+            spec
+            for number, node in enumerate(self.placeholders())
+            if number not in self.slices
+            for spec in get_node_tensor_specs(node)
+        }
+
+
+def _bodies(graph_module: fx.GraphModule) -> List[_Body]:
+    """The bodies of the control flow in `graph_module`, without those nested in them."""
+    found: List[_Body] = []
+
+    def add(node: fx.Node, attribute: Any, **inputs: Any) -> None:
+        body = getattr(graph_module, attribute.target)
+        found.append(_Body(node, attribute, body, **inputs))
+
+    for node in get_cond_nodes(graph_module):
+        add(node, node.args[1])
+        add(node, node.args[2])
+    for node in get_while_nodes(graph_module):
+        add(node, node.args[0])
+        add(node, node.args[1])
+    for node in get_map_nodes(graph_module):
+        add(node, node.args[0], slices=range(len(node.args[1])))
+    for node in get_scan_nodes(graph_module):
+        carries, scanned = len(node.args[1]), len(node.args[2])
+        slices = range(carries, carries + scanned)
+        add(node, node.args[0], carries=carries, slices=slices)
+    times = Counter(body.graph_module for body in found)
+    return [replace(body, is_shared=times[body.graph_module] > 1) for body in found]
+
+
+def _viewed(node: Any) -> Any:
+    """What `node` is a view of, or itself if it is none."""
+    while isinstance(node, fx.Node) and node.target is memory.view:
+        node = node.args[0]
+    return node
+
+
+def _spec_like(spec: TensorSpec) -> TensorSpec:
+    """The spec of a tensor of its own that looks like the one with `spec`."""
+    fresh = TensorSpec(dtype=spec.dtype, shape=torch.Size(spec.shape))
+    fresh.stride = spec.stride
+    fresh.dim_order = spec.dim_order
+    fresh.shape_dynamism = spec.shape_dynamism
+    return fresh
+
+
+def _insert_copy(value: fx.Node, before: fx.Node, origin: fx.Node) -> fx.Node:
+    """A copy of `value` in front of `before`, traced to where `origin` comes from."""
+    graph = value.graph
+    spec = _spec_like(value.meta["spec"])
+    with graph.inserting_before(before):
+        shape = (tuple(spec.shape), spec.dtype)
+        out = graph.call_function(memory.alloc, (shape,))
+        copied = graph.call_function(torch.ops.aten.clone.out, (value,), {"out": out})
+    for node in (out, copied):
+        node.meta["spec"] = spec
+        node.meta["val"] = value.meta.get("val")
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+            if key in origin.meta:
+                node.meta[key] = origin.meta[key]
+    return copied
+
+
+def _save_returned_carries(body: _Body) -> None:
+    """Let a scan's body return copies of the carries that it returns, or views of them.
+
+    The loop writes the new carries one after the other, and then stores the other
+    results: what lies in a carry would be overwritten by then. A carry that stays what
+    it is needs no copy.
+    """
+    numbers = {node: i for i, node in enumerate(body.placeholders()[: body.carries])}
+    output = body.graph_module.graph.output_node()
+    results, structure = tree_flatten(output.args[0])
+    saved = [
+        (
+            _insert_copy(result, output, body.node)
+            if numbers.get(_viewed(result), number) != number
+            else result
+        )
+        for number, result in enumerate(results)
+    ]
+    if saved != results:
+        output.args = (tree_unflatten(saved, structure),)
+        output.meta["spec"] = tree_map(
+            lambda x: x.meta.get("spec") if isinstance(x, fx.Node) else None,
+            output.args[0],
+        )
+        body.graph_module.recompile()
+
+
+def _apply_algo_to_submodules(
+    algo: Callable[..., List[int]],
+    graph_module: fx.GraphModule,
+    alignment: int,
+    graph_signature: Optional[ExportGraphSignature] = None,
+) -> List[int]:
+    """Plan the bodies of the control flow in `graph_module`, each from offset 0.
+
+    Returns:
+        By arena, the most bytes that any of them takes there.
+    """
+    bufsizes: List[int] = []
+    for body in _bodies(graph_module):
+        _save_returned_carries(body)
+        elsewhere: AbstractSet[TensorSpec] = body.bound_specs()
+        _merge_bufsizes(
+            bufsizes,
+            _handle_submodule(
+                algo,
+                graph_module,
+                alignment,
+                body.attribute,
+                graph_signature,
+                alloc_graph_input=len(body.slices) > 0,
+                elsewhere=elsewhere,
+            ),
+        )
+    return bufsizes
+
+
+def _specs_with_common_storage(graph_module: fx.GraphModule) -> Set[TensorSpec]:
+    """The specs of the graph that lie inside another one, or have another inside."""
     # ExecuTorch 1.4 calls the base of an in-place result `inplace_base`.
-    base = "storage_base" if hasattr(spec, "storage_base") else "inplace_base"
-    specs = tree_flatten([nd.meta.get("spec") for nd in graph_module.graph.nodes])[0]
-    return getattr(spec, base, None) is not None or any(
-        getattr(other, base, None) is spec
-        for other in specs
-        if isinstance(other, TensorSpec)
-    )
-
-
-def _place_branch_result(
-    branch: fx.GraphModule, number: int, place: TensorSpec
-) -> None:
-    """
-    Let `branch` write its result `number` to where the graph around it planned it.
-
-    A result that has no memory of the branch's own (an input handed through, a
-    constant, a tensor that the runtime allocates) stays where it is, and so does one
-    that shares its storage with another tensor or wouldn't fit.
-    """
-    result = tree_flatten(branch.graph.output_node().args)[0][number]
-    spec = result.meta.get("spec") if isinstance(result, fx.Node) else None
-    if (
-        isinstance(spec, TensorSpec)
-        and not spec.const
-        and spec.mem_offset is not None
-        and spec.allocated_memory <= place.allocated_memory
-        and not _borrows_or_lends_storage(branch, spec)
+    field = "storage_base" if hasattr(TensorSpec, "inplace_base") else "inplace_base"
+    found: Set[TensorSpec] = set()
+    for spec in tree_leaves(
+        [node.meta.get("spec") for node in graph_module.graph.nodes]
     ):
-        spec.mem_id = place.mem_id
-        spec.mem_offset = place.mem_offset
+        if not isinstance(spec, TensorSpec):
+            continue
+        base = getattr(spec, field, None)
+        if base is not None:
+            found.update((_storage_spec(spec), _storage_spec(base)))
+    return found
+
+
+def _results_in_place(body: _Body) -> Dict[TensorSpec, TensorSpec]:
+    """What a branch can write to where the graph around it has the cond's results.
+
+    That are the tensors of a branch that runs at one node. What it is given, a view, a constant, a tensor
+    that shares its storage with another, and what is returned a second time are not
+    among them; the emitter copies these.
+
+    Returns:
+        The spec in the graph around by the spec in the branch.
+    """
+    if body.node.target is not torch.ops.higher_order.cond or body.is_shared:
+        return {}
+    strange = body.bound_specs() | _specs_with_common_storage(body.graph_module)
+    results = tree_leaves(body.graph_module.graph.output_node().args[0])
+    found: Dict[TensorSpec, TensorSpec] = {}
+    for result, place in zip(results, tree_leaves(body.node.meta["spec"])):
+        spec = result.meta.get("spec") if isinstance(result, fx.Node) else None
+        if (
+            isinstance(spec, TensorSpec)
+            and isinstance(place, TensorSpec)
+            and _storage_spec(spec) is spec
+            and not spec.const
+            and spec not in strange
+            and spec.shape_dynamism != TensorShapeDynamism.DYNAMIC_UNBOUND
+            # Any value that fits one of them has to fit the other.
+            and spec.nbytes() == place.nbytes()
+        ):
+            found.setdefault(spec, place)
+    return found
 
 
 def _place_branch_results(graph_module: fx.GraphModule) -> None:
@@ -523,15 +458,258 @@ def _place_branch_results(graph_module: fx.GraphModule) -> None:
     Let the branches of each cond, nested ones too, write their results to where the
     graph around the cond has them.
 
-    The runtime takes a branch's result over by pointer, and all branches are planned
-    over one another at the front of the arena: left there, the result is lost when
-    the next control-flow node runs, and a view of it, which reads the memory that the
-    surrounding graph planned, never sees it. No arena changes its size by this.
+    There a view of a result, which is elided, finds it, and it survives the next
+    control-flow node. No branch plans memory for it.
     """
-    for cond_node in get_cond_nodes(graph_module):
-        for branch_node in cond_node.args[1:3]:
-            branch = getattr(graph_module, branch_node.target)
-            for number, place in enumerate(tree_flatten(cond_node.meta["spec"])[0]):
-                if isinstance(place, TensorSpec) and place.mem_offset is not None:
-                    _place_branch_result(branch, number, place)
-            _place_branch_results(branch)
+    for body in _bodies(graph_module):
+        for spec, place in _results_in_place(body).items():
+            if place.mem_offset is not None:
+                spec.mem_id = place.mem_id
+                spec.mem_offset = place.mem_offset
+        _place_branch_results(body.graph_module)
+
+
+def _with_bodies(graph_module: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    """The graph and the bodies of its control flow, nested ones too, as often as run."""
+    yield graph_module
+    for body in _bodies(graph_module):
+        yield from _with_bodies(body.graph_module)
+
+
+def _planned_specs(graph_module: fx.GraphModule) -> Set[TensorSpec]:
+    """The specs of the graph, and of the bodies in it, that have a place of their own."""
+    return {
+        _storage_spec(spec)
+        for module in _with_bodies(graph_module)
+        for node in module.graph.nodes
+        for spec in tree_leaves(node.meta.get("spec"))
+        if isinstance(spec, TensorSpec)
+        and spec.mem_id is not None
+        and spec.mem_offset is not None
+    }
+
+
+@dataclass(frozen=True)
+class _BodyBlock:
+    """The bytes of an arena that the bodies of one control-flow node need together.
+
+    They are planned like a tensor that is alive at the node alone.
+    """
+
+    node: fx.Node
+    # The arena and the first byte in which the bodies have been planned so far.
+    arena: int
+    spec: TensorSpec
+    # What lies in it, by offsets that count from its first byte.
+    tensors: List[TensorSpec]
+
+
+def _body_blocks(graph_module: fx.GraphModule) -> List[_BodyBlock]:
+    """The blocks of all bodies in `graph_module`, which have been planned from 0 on."""
+    positions = {node: index for index, node in enumerate(graph_module.graph.nodes)}
+    tensors: Dict[Tuple[fx.Node, int], Set[TensorSpec]] = defaultdict(set)
+    for body in _bodies(graph_module):
+        for spec in _planned_specs(body.graph_module):
+            tensors[body.node, spec.mem_id].add(spec)
+    blocks: List[_BodyBlock] = []
+    for (node, arena), inside in tensors.items():
+        size = max(spec.mem_offset + spec.allocated_memory for spec in inside)
+        spec = TensorSpec(dtype=torch.uint8, shape=torch.Size([size]))
+        spec.mem_id = arena
+        spec.lifetime = [positions[node], positions[node]]
+        blocks.append(_BodyBlock(node, arena, spec, list(inside)))
+    return blocks
+
+
+def _lifetime(spec: TensorSpec) -> Tuple[int, int]:
+    """The first and the last node at which `spec` may be alive."""
+    first, last = spec.lifetime
+    return (0 if first is None else first, sys.maxsize if last is None else last)
+
+
+_Placement = Tuple[Optional[int], Optional[int], Optional[int]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where an algorithm has put specs, and the sizes of the arenas in bytes."""
+
+    placements: Dict[TensorSpec, _Placement]
+    bufsizes: List[int]
+
+    @staticmethod
+    def of(specs: Iterable[TensorSpec], bufsizes: Iterable[int] = ()) -> "_Plan":
+        """As the specs say now."""
+        return _Plan(
+            {spec: (spec.mem_id, spec.mem_offset, spec.mem_obj_id) for spec in specs},
+            list(bufsizes),
+        )
+
+    def restore(self) -> None:
+        for spec, placement in self.placements.items():
+            spec.mem_id, spec.mem_offset, spec.mem_obj_id = placement
+
+    def is_at_floor(self, padding: int) -> bool:
+        """Whether no arena could be smaller and still have `padding` bytes at its end."""
+        alive: Dict[int, List[_Block]] = defaultdict(list)
+        for spec in self.placements:
+            if _storage_base(spec)[0] is None:
+                size, life = spec.allocated_memory, _lifetime(spec)
+                alive[spec.mem_id].append(_Block(size, *life, []))
+        return all(
+            size <= _peak_live_bytes(alive[arena]) + padding
+            for arena, size in enumerate(self.bufsizes)
+        )
+
+    def needs_no_more_than(self, other: "_Plan") -> bool:
+        """Whether no arena is larger than it is in `other`."""
+        return all(
+            size <= limit
+            for size, limit in itertools.zip_longest(
+                self.bufsizes, other.bufsizes, fillvalue=0
+            )
+        )
+
+
+def _leaves_blocks_alone(
+    specs: Iterable[TensorSpec], blocks: List[_BodyBlock], bufsizes: List[int]
+) -> bool:
+    """Whether all have a place, and each block has the bytes of it for itself."""
+    planned = [*specs, *(block.spec for block in blocks)]
+    if any(spec.mem_id is None or spec.mem_offset is None for spec in planned):
+        return False
+    for block in blocks:
+        mine, now = block.spec, block.spec.lifetime[0]
+        end = mine.mem_offset + mine.allocated_memory
+        if mine.mem_id >= len(bufsizes) or end > bufsizes[mine.mem_id]:
+            return False
+        for spec in planned:
+            first, last = _lifetime(spec)
+            if (
+                spec is not mine
+                and spec.mem_id == mine.mem_id
+                and first <= now <= last
+                and spec.mem_offset < end
+                and mine.mem_offset < spec.mem_offset + spec.allocated_memory
+            ):
+                return False
+    return True
+
+
+def _move_bodies(graph_module: fx.GraphModule, blocks: List[_BodyBlock]) -> None:
+    """Move what lies in the blocks to where the blocks have been planned."""
+    places: Dict[fx.Node, Dict[int, TensorSpec]] = defaultdict(dict)
+    for block in blocks:
+        places[block.node][block.arena] = block.spec
+        for spec in block.tensors:
+            spec.mem_id = block.spec.mem_id
+            spec.mem_offset += block.spec.mem_offset
+    for body in _bodies(graph_module):
+        for module in _with_bodies(body.graph_module):
+            _shift_sizes(module.meta["non_const_buffer_sizes"], places[body.node])
+            _shift_sizes(module.input_mem_buffer_sizes, places[body.node])
+
+
+def _shift_sizes(sizes: List[int], places: Dict[int, TensorSpec]) -> None:
+    """Let the recorded sizes end where the arenas' bytes end that have been moved."""
+    before = list(sizes)
+    for arena, place in places.items():
+        if arena < len(before) and before[arena] > 0:
+            sizes[arena] -= before[arena]
+            sizes.extend([0] * (place.mem_id + 1 - len(sizes)))
+            sizes[place.mem_id] += place.mem_offset + before[arena]
+
+
+def _plan_at_nodes(
+    algo: Callable[..., List[int]],
+    alignment: int,
+    specs: List[TensorSpec],
+    graph_module: fx.GraphModule,
+    graph_signature: Optional[ExportGraphSignature],
+    padding: int,
+    blocks: List[_BodyBlock],
+) -> Optional[_Plan]:
+    """Plan the blocks of bodies among the specs; None if that can't be done.
+
+    An algorithm may know what to do with the tensors of the graph only, and take no
+    heed of the blocks, or fail.
+    """
+    modules = list(_with_bodies(graph_module))
+    if len(set(modules)) < len(modules):
+        # A body that runs at several nodes has one place for all of them.
+        return None
+    graph_module.input_mem_buffer_sizes = []
+    tensors = [*specs, *(block.spec for block in blocks)]
+    try:
+        bufsizes = algo(alignment, tensors, graph_module, graph_signature, padding)
+    except Exception as error:
+        logging.debug(f"No plan with bodies at their nodes: {error}")
+        return None
+    if not _leaves_blocks_alone(specs, blocks, bufsizes):
+        return None
+    return _Plan.of(tensors, bufsizes)
+
+
+def _plan_in_front(
+    algo: Callable[..., List[int]],
+    alignment: int,
+    specs: List[TensorSpec],
+    graph_module: fx.GraphModule,
+    graph_signature: Optional[ExportGraphSignature],
+    padding: int,
+    reserved: List[int],
+) -> _Plan:
+    """Plan the specs behind the bytes that the bodies have at the arenas' fronts."""
+    graph_module.input_mem_buffer_sizes = list(reserved)
+    bufsizes = algo(alignment, specs, graph_module, graph_signature, padding)
+    graph_module.input_mem_buffer_sizes = list(reserved)
+    # An algorithm may forget the arenas in which it has nothing to plan.
+    return _Plan.of(specs, _merge_bufsizes(list(bufsizes), reserved))
+
+
+def _plan_around_bodies(
+    algo: Callable[..., List[int]],
+    alignment: int,
+    specs: List[TensorSpec],
+    graph_module: fx.GraphModule,
+    graph_signature: Optional[ExportGraphSignature],
+    extra_padding: int,
+) -> List[int]:
+    """Plan `specs`, and place the bodies of the graph's control flow, planned before.
+
+    The bytes of a body are in use while its node runs, so they are planned like those
+    of a tensor that is alive there. If the algorithm can't do that, or if an arena
+    grows by it, the bodies stay at the fronts of the arenas, one over another, and all
+    else lies behind them.
+
+    Args:
+        graph_module: Its `input_mem_buffer_sizes` are the most bytes that any body
+            has in each arena, and empty where no bodies belong to `specs`.
+
+    Returns:
+        The sizes of the arenas, in bytes.
+    """
+    reserved = graph_module.input_mem_buffer_sizes
+    if not reserved:
+        return algo(alignment, specs, graph_module, graph_signature, extra_padding)
+    arguments = (algo, alignment, specs, graph_module, graph_signature)
+    padding = extra_padding
+    if any(map(_contains_xnnpack_delegate, _with_bodies(graph_module))):
+        padding = 64
+    before = _Plan.of(specs)
+    blocks = _body_blocks(graph_module)
+    at_nodes = _plan_at_nodes(*arguments, padding, blocks)
+    if at_nodes is None or not at_nodes.is_at_floor(padding):
+        before.restore()
+        try:
+            in_front = _plan_in_front(*arguments, extra_padding, reserved)
+        except Exception:
+            if at_nodes is None:
+                raise
+        else:
+            if at_nodes is None or not at_nodes.needs_no_more_than(in_front):
+                return in_front.bufsizes
+        at_nodes.restore()
+    graph_module.input_mem_buffer_sizes = []
+    _move_bodies(graph_module, blocks)
+    return at_nodes.bufsizes

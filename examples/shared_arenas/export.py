@@ -4,6 +4,7 @@
 """Export a tiny language model as `prefill` and `decode`, which share its key/value cache.
 
 python examples/shared_arenas/export.py model.pte
+python examples/shared_arenas/export.py --own model.pte
 """
 
 import argparse
@@ -66,6 +67,18 @@ class TinyDecoder(nn.Module):
         return (last @ self.head).argmax(-1)
 
 
+class FirstBuffer(nn.Module):
+    """Returns the buffer whose name is the first of all, itself and no copy."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.name = min(BUFFERS)
+        self.register_buffer(self.name, model.get_buffer(self.name))
+
+    def forward(self) -> Tensor:
+        return self.get_buffer(self.name)
+
+
 class PlanInArenas(MemoryPlanningPass):
     """Plans the buffers that `arenas` names in those arenas, and all else as usual."""
 
@@ -88,13 +101,26 @@ def lower(
     model: TinyDecoder,
     methods: Mapping[str, int] = METHODS,
     arenas: Mapping[str, int] = ARENAS,
+    *,
+    own: bool = False,
 ) -> ExecutorchProgramManager:
-    """Lower the model to a program with `methods`, by the number of tokens each takes."""
+    """Lower the model to a program with `methods`, by the number of tokens each takes.
+
+    With `own`, all state is in one arena that holds nothing else, whatever `arenas` says, and
+    a method `first_buffer` returns what lies there first.
+    """
     programs = {
         method: export(model, (torch.zeros(tokens, dtype=torch.int64),))
         for method, tokens in methods.items()
     }
-    planning = PlanInArenas(arenas, share_mutable_buffers=True, shared_buffer_fqns=BUFFERS)
+    if own:
+        programs["first_buffer"] = export(FirstBuffer(model), ())
+    planning = PlanInArenas(
+        arenas,
+        share_mutable_buffers=True,
+        shared_buffer_fqns=BUFFERS,
+        shared_arena="own" if own else "front",
+    )
     return to_edge(programs).to_executorch(
         ExecutorchBackendConfig(memory_planning_pass=planning, run_reinplace_pass=True)
     )
@@ -103,8 +129,11 @@ def lower(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("path", type=Path, help="the .pte file to write")
-    path: Path = parser.parse_args(arguments).path
-    path.write_bytes(lower(TinyDecoder()).buffer)
+    parser.add_argument(
+        "--own", action="store_true", help="keep all state in an arena that holds nothing else"
+    )
+    given = parser.parse_args(arguments)
+    given.path.write_bytes(lower(TinyDecoder(), own=given.own).buffer)
 
 
 if __name__ == "__main__":

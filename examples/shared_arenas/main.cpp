@@ -177,8 +177,30 @@ class LoadedMethod {
   Result<Method> method_;
 };
 
-// Prints `count` tokens that follow the prompt.
-Error generate(const std::string& path, size_t count, const std::vector<int64_t>& prompt) {
+// Prints `count` tokens, of which `first` is the first and `decode` makes the others.
+Error print_tokens(const char* title, LoadedMethod& decode, int64_t first, size_t count) {
+  std::printf("%s: %" PRId64, title, first);
+  int64_t last = first;
+  for (size_t i = 1; i < count; ++i) {
+    const Result<int64_t> next = decode.run({last});
+    if (!next.ok()) {
+      std::printf("\n");
+      return next.error();
+    }
+    last = *next;
+    std::printf(" %" PRId64, last);
+  }
+  std::printf("\n");
+  return Error::Ok;
+}
+
+// Prints `count` tokens that follow the prompt; twice, if `again`, and then the second time
+// from a copy of the last arena, which has to be that of all state.
+Error generate(
+    const std::string& path,
+    size_t count,
+    const std::vector<int64_t>& prompt,
+    bool again) {
   Result<FileDataLoader> loader = FileDataLoader::from(path.c_str());
   if (!loader.ok()) {
     return told(loader.error(), path, "open the file");
@@ -196,6 +218,7 @@ Error generate(const std::string& path, size_t count, const std::vector<int64_t>
     spans.push_back(arena.span());
   }
   HierarchicalAllocator memory({spans.data(), spans.size()});
+  // Both before the first call: loading writes initial values, if a buffer has any.
   LoadedMethod prefill(*program, "prefill", memory);
   LoadedMethod decode(*program, "decode", memory);
   for (const LoadedMethod* method : {&prefill, &decode}) {
@@ -204,19 +227,18 @@ Error generate(const std::string& path, size_t count, const std::vector<int64_t>
     }
   }
 
-  std::printf("tokens:");
-  int64_t last = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const Result<int64_t> next = i == 0 ? prefill.run(prompt) : decode.run({last});
-    if (!next.ok()) {
-      std::printf("\n");
-      return next.error();
-    }
-    last = *next;
-    std::printf(" %" PRId64, last);
+  const Result<int64_t> first = prefill.run(prompt);
+  if (!first.ok()) {
+    return first.error();
   }
-  std::printf("\n");
-  return Error::Ok;
+  const Span<uint8_t> state = spans.back();
+  const std::vector<uint8_t> saved(state.begin(), state.end());
+  const Error error = print_tokens("tokens", decode, *first, count);
+  if (error != Error::Ok || !again) {
+    return error;
+  }
+  std::copy(saved.begin(), saved.end(), state.begin());
+  return print_tokens("again", decode, *first, count);
 }
 
 template <typename Number>
@@ -229,16 +251,22 @@ bool parse(std::string_view text, Number& number) {
 } // namespace
 
 int main(int argc, char** argv) {
+  std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  const bool again = !arguments.empty() && arguments[0] == "--again";
+  if (again) {
+    arguments.erase(arguments.begin());
+  }
   size_t count = 0;
-  std::vector<int64_t> prompt(static_cast<size_t>(std::max(argc - 3, 0)));
-  bool understood = argc > 3 && parse(argv[2], count);
+  bool understood = arguments.size() > 2 && parse(arguments[1], count) && count > 0;
+  std::vector<int64_t> prompt(understood ? arguments.size() - 2 : 0);
   for (size_t i = 0; understood && i < prompt.size(); ++i) {
-    understood = parse(argv[i + 3], prompt[i]);
+    understood = parse(arguments[i + 2], prompt[i]);
   }
   if (!understood) {
-    std::fprintf(stderr, "usage: shared_arenas MODEL.pte COUNT TOKEN...\n");
+    std::fprintf(stderr, "usage: shared_arenas [--again] MODEL.pte COUNT TOKEN...\n");
     return 2;
   }
   executorch::runtime::runtime_init();
-  return generate(argv[1], count, prompt) == Error::Ok ? 0 : 1;
+  const std::string path(arguments[0]);
+  return generate(path, count, prompt, again) == Error::Ok ? 0 : 1;
 }

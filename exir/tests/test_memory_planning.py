@@ -9,6 +9,7 @@ import torch
 from executorch.exir import (
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
+    memory,
     to_edge,
     to_edge_transform_and_lower,
 )
@@ -16,6 +17,7 @@ from executorch.exir.backend.test.op_partitioner_demo import AddMulPartitionerDe
 from executorch.exir.capture._capture import patch_forward
 from executorch.exir.error import InternalError
 from executorch.exir.memory_planning import (
+    _bodies,
     best_fit,
     get_node_tensor_specs,
     greedy,
@@ -136,6 +138,31 @@ cond, submodule_1:
   aten_view_copy_default: None""",
         )
 
+    def test_loops_own_their_slices_alone(self) -> None:
+        class Loops(torch.nn.Module):
+            def forward(self, x: torch.Tensor, s: torch.Tensor) -> Any:
+                y = torch_map(lambda row, t: row.view(2, 2) + t.view(2, 2), x, s)
+                carry, rows = scan(
+                    lambda c, row: (c + row.view(4), c.view(2, 2) * 1), s * 1, y * 1
+                )
+                return carry, rows
+
+        graph_module = _planned_graph(Loops(), (torch.ones(3, 4), torch.ones(4)))
+        printed = [
+            f"{body.node.name}, input {number}: {node.meta['spec'].mem_offset is not None}"
+            for body in _bodies(graph_module)
+            for number, node in enumerate(body.placeholders())
+        ]
+        # A map's body is given the slice first, a scan's the carry.
+        assert_expected_inline(
+            "\n".join(printed),
+            """\
+map_impl, input 0: True
+map_impl, input 1: False
+scan, input 0: False
+scan, input 1: True""",
+        )
+
     def test_results_of_cond_after_another(self) -> None:
         graph_module = _planned_graph(_TwoConds(), (torch.randn(8), torch.ones(2)))
         assert_expected_inline(
@@ -161,6 +188,99 @@ cond_1, submodule_3: the parent's place
   cond, submodule_0: the parent's place
   cond, submodule_1: the parent's place""",
         )
+
+
+def _printed_bodies(graph_module: torch.fx.GraphModule) -> str:
+    """The arenas, and the bytes that each graph has for what its nodes make."""
+    lines = [f"arenas {graph_module.meta['non_const_buffer_sizes']}"]
+    graphs = [("", graph_module)]
+    while graphs:
+        name, graph = graphs.pop(0)
+        for node in graph.graph.nodes:
+            for spec in pytree.tree_leaves(node.meta.get("spec")):
+                if node.target is memory.alloc or node.op == "placeholder":
+                    if spec.mem_offset is not None:
+                        end = spec.mem_offset + spec.allocated_memory
+                        lines.append(f"{name}{node.name}: {spec.mem_offset}..{end}")
+        graphs += [
+            (f"{name}{body.attribute.target}/", body.graph_module)
+            for body in _bodies(graph)
+        ]
+    return "\n".join(lines)
+
+
+class _SmallBehindLarge(torch.nn.Module):
+    """The branch of a cond needs much, and the graph around it needs much elsewhere."""
+
+    def forward(self, x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        def left(a: torch.Tensor) -> torch.Tensor:
+            return torch.cat([a, a, a]).sin()[:8]
+
+        y = torch.cond(p, left, torch.cos, [x])
+        return torch.cat([y, y, y, y]).exp()[:8]
+
+
+class TestBodiesAtTheirNodes(unittest.TestCase):
+    def test_body_shares_bytes_with_the_graph_around(self) -> None:
+        graph_module = _planned_graph(
+            _SmallBehindLarge(), (torch.randn(8), torch.tensor(True))
+        )
+        # At the cond are alive: x, 32 bytes, p, 16, the result, 32, and what the branch
+        # needs for a cat and its sine, 192. Later, the large cat and exp need 256.
+        assert_expected_inline(
+            _printed_bodies(graph_module),
+            """\
+arenas [0, 272]
+x: 192..224
+p: 256..272
+alloc: 0..128
+alloc_1: 128..256
+alloc_2: 0..32
+submodule_0/alloc: 96..192
+submodule_0/alloc_1: 0..96
+submodule_0/alloc_2: 224..256
+submodule_1/alloc: 224..256""",
+        )
+
+    def test_algorithm_without_bodies(self) -> None:
+        def refuses_bodies(alignment: int, specs: Any, graph: Any, *rest: Any) -> Any:
+            known = [
+                spec
+                for node in graph.graph.nodes
+                for spec in get_node_tensor_specs(node)
+            ]
+            if any(spec not in known for spec in specs):
+                raise KeyError("no node has this spec")
+            return MemoryPlanningAlgorithmSuite()(alignment, specs, graph, *rest)
+
+        with torch.no_grad():
+            program = to_edge(
+                export(_SmallBehindLarge(), (torch.randn(8), torch.tensor(True)))
+            )
+        config = ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(refuses_bodies)
+        )
+        planned = program.to_executorch(config).exported_program().graph_module
+        # The branch's 192 bytes stay in front of the 256 that the graph around needs.
+        self.assertEqual(planned.meta["non_const_buffer_sizes"], [0, 448])
+
+    def test_arena_of_bodies_alone(self) -> None:
+        class InArena(MemoryPlanningPass):
+            def run(self, graph_module: Any, graph_signature: Any = None) -> Any:
+                for body in _bodies(graph_module):
+                    for node in body.graph_module.graph.nodes:
+                        for spec in get_node_tensor_specs(node):
+                            spec.mem_id = 3
+                return super().run(graph_module, graph_signature)
+
+        with torch.no_grad():
+            program = to_edge(
+                export(_SmallBehindLarge(), (torch.randn(8), torch.tensor(True)))
+            )
+        config = ExecutorchBackendConfig(memory_planning_pass=InArena())
+        planned = program.to_executorch(config).exported_program().graph_module
+        # Arena 3 holds the branch's cat and its sine, arena 1 the large ones.
+        self.assertEqual(planned.meta["non_const_buffer_sizes"], [0, 256, 0, 192])
 
 
 class Accumulator(nn.Module):
@@ -789,29 +909,6 @@ arena 1, object 0, bytes 48..80, nodes [1, 1]
 arenas [0, 80]""",
         )
 
-    def test_tightest_gap(self) -> None:
-        # For the last one, 48 bytes are free from 160 on, and 32 from 256 on.
-        specs = [
-            _alive(160, 0, 1),
-            _alive(48, 0, 0),
-            _alive(48, 0, 1),
-            _alive(32, 0, 0),
-            _alive(32, 0, 1),
-            _alive(32, 1, 1),
-        ]
-        result = best_fit(16, specs, _graph_with_branches(), None, effort=0)
-        assert_expected_inline(
-            _printed_packing(specs, result),
-            """\
-arena 1, object 0, bytes 0..160, nodes [0, 1]
-arena 1, object 1, bytes 160..208, nodes [0, 0]
-arena 1, object 2, bytes 208..256, nodes [0, 1]
-arena 1, object 3, bytes 256..288, nodes [0, 0]
-arena 1, object 4, bytes 288..320, nodes [0, 1]
-arena 1, object 3, bytes 256..288, nodes [1, 1]
-arenas [0, 320]""",
-        )
-
     def test_behind_branches_and_padded(self) -> None:
         specs = [_alive(16, 0, 1), _alive(16, 1, 2)]
         result = best_fit(16, specs, _graph_with_branches(0, 48), None, 64)
@@ -911,44 +1008,13 @@ arenas [0, 192]""",
         with self.assertRaisesRegex(InternalError, "circular"):
             best_fit(16, [base, inner], _graph_with_branches(), None)
 
-    def test_search_lowers_to_the_peak(self) -> None:
-        # By size, and then in this order, both of 48 bytes go to the bottom and the
-        # first of 16 bytes above them, so that the other finds no room below 64. But
-        # no more than 64 bytes are alive at any node.
+    def test_effort(self) -> None:
+        # No more than 64 bytes are alive at any node; the first pass takes 80.
         specs = [_alive(16, 3, 4), _alive(48, 4, 4), _alive(48, 2, 2), _alive(16, 2, 3)]
         graph_module = _graph_with_branches()
-        assert_expected_inline(
-            _printed_packing(specs, best_fit(16, specs, graph_module, None, effort=0)),
-            """\
-arena 1, object 1, bytes 48..64, nodes [3, 4]
-arena 1, object 0, bytes 0..48, nodes [4, 4]
-arena 1, object 0, bytes 0..48, nodes [2, 2]
-arena 1, object 2, bytes 64..80, nodes [2, 3]
-arenas [0, 80]""",
-        )
-        assert_expected_inline(
-            _printed_packing(specs, best_fit(16, specs, graph_module, None)),
-            """\
-arena 1, object 0, bytes 48..64, nodes [3, 4]
-arena 1, object 0, bytes 0..48, nodes [4, 4]
-arena 1, object 0, bytes 16..64, nodes [2, 2]
-arena 1, object 0, bytes 0..16, nodes [2, 3]
-arenas [0, 64]""",
-        )
-
-    def test_search_gets_out_of_a_circle(self) -> None:
-        # Two tensors of 64 bytes want one place, and 16 bytes are in the way of both.
-        specs = [
-            _alive(32, 2, 2),
-            _alive(64, 0, 0),
-            _alive(16, 0, 2),
-            _alive(32, 2, 3),
-            _alive(64, 0, 2),
-            _alive(64, 3, 3),
-        ]
-        # All that is alive at node 0, and at node 2, has 144 bytes.
-        result = best_fit(16, specs, _graph_with_branches(), None)
-        self.assertEqual(result.bufsizes, [0, 144])
+        for effort, size in ((0, 80), (1, 64)):
+            result = best_fit(16, specs, graph_module, None, effort=effort)
+            self.assertEqual(result.bufsizes, [0, size])
 
     def test_no_arena_grows_for_another(self) -> None:
         # The first pass needs 176 bytes in arena 1, where greedy needs 144; in arena 2
@@ -975,7 +1041,11 @@ arenas [0, 64]""",
             [result.spec_dict[s].mem_offset for s in specs[6:]], [0, 0, 48]
         )
 
-    def test_default_suite(self) -> None:
+
+class TestDefaultAlgorithms(unittest.TestCase):
+    """The suite that plans unless the user gives another."""
+
+    def test_best_fit_beside_greedy(self) -> None:
         suite = MemoryPlanningAlgorithmSuite()
         self.assertEqual(suite.algo_list, [greedy, best_fit])
         specs = [_alive(64, 0, 0), _alive(48, 1, 1), _alive(32, 1, 1)]
@@ -1331,27 +1401,27 @@ add: arenas [0, 112]
   aten_add_tensor: arena 1, 32 + 32
   dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
   aten_mul_tensor: arena 1, 32 + 32
-branch: arenas [0, 224]
+branch: arenas [0, 176]
   state: arena 1, 0 + 32
-  inputs_0: arena 1, 144 + 32
-  aten_sum_dim_int_list: arena 1, 176 + 4
-  aten_gt_scalar: arena 1, 208 + 1
-  cond: arena 1, 176 + 32
-  aten_add_tensor: arena 1, 144 + 32
-  dim_order_ops__to_dim_order_copy_default: arena 1, 208 + 4
-  aten_mul_tensor: arena 1, 144 + 32
-branch: submodule_0.[0, 144]
-  aten_sum_dim_int_list: arena 1, 64 + 4
-  aten_gt_scalar: arena 1, 128 + 1
+  inputs_0: arena 1, 128 + 32
+  aten_sum_dim_int_list: arena 1, 32 + 4
+  aten_gt_scalar: arena 1, 160 + 1
+  cond: arena 1, 96 + 32
+  aten_add_tensor: arena 1, 32 + 32
+  dim_order_ops__to_dim_order_copy_default: arena 1, 128 + 4
+  aten_mul_tensor: arena 1, 32 + 32
+branch: submodule_0.[0, 96]
+  aten_sum_dim_int_list: arena 1, 32 + 4
+  aten_gt_scalar: arena 1, 80 + 1
   dim_order_ops__to_dim_order_copy_default: arena 1, 64 + 4
-  aten_mul_tensor: arena 1, 96 + 32
-  cond: arena 1, 176 + 32
-branch: submodule_0.submodule_0.[0, 64]
-  aten_sin_default: arena 1, 176 + 32
-branch: submodule_0.submodule_1.[0, 64]
-  aten_neg_default: arena 1, 176 + 32
-branch: submodule_1.[0, 64]
-  aten_cos_default: arena 1, 176 + 32""",
+  aten_mul_tensor: arena 1, 32 + 32
+  cond: arena 1, 96 + 32
+branch: submodule_0.submodule_0.[0, 0]
+  aten_sin_default: arena 1, 96 + 32
+branch: submodule_0.submodule_1.[0, 0]
+  aten_neg_default: arena 1, 96 + 32
+branch: submodule_1.[0, 0]
+  aten_cos_default: arena 1, 96 + 32""",
         )
 
     def test_loops(self) -> None:
@@ -1376,28 +1446,26 @@ add: arenas [0, 112]
   aten_add_tensor: arena 1, 32 + 32
   dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
   aten_mul_tensor: arena 1, 32 + 32
-loop: arenas [0, 224]
+loop: arenas [0, 208]
   state: arena 1, 0 + 32
-  inputs_0: arena 1, 96 + 32
-  map_impl: arena 1, 160 + 32
-  aten_slice_copy_tensor: arena 1, 128 + 16
-  dim_order_ops__to_dim_order_copy_default: arena 1, 96 + 4
+  inputs_0: arena 1, 80 + 32
+  map_impl: arena 1, 144 + 32
+  aten_slice_copy_tensor: arena 1, 112 + 16
+  dim_order_ops__to_dim_order_copy_default: arena 1, 32 + 4
   aten_mul_tensor: arena 1, 192 + 16
-  dim_order_ops__to_dim_order_copy_default_1: arena 1, 128 + 4
-  aten_mul_tensor_1: arena 1, 96 + 32
-  scan: arena 1, 208 + 16
-  scan: arena 1, 128 + 32
-  aten_sum_dim_int_list: arena 1, 192 + 4
-  aten_add_tensor: arena 1, 96 + 32
-  aten_add_tensor_1: arena 1, 96 + 32
-loop: submodule_0.[0, 96]
-  view: arena 1, 64 + 16
-  state: arena 1, 32 + 32
-  aten_sin_default: arena 1, 80 + 16
-  aten_select_copy_int: arena 1, 64 + 4
+  dim_order_ops__to_dim_order_copy_default_1: arena 1, 32 + 4
+  aten_mul_tensor_1: arena 1, 112 + 32
+  scan: arena 1, 176 + 16
+  scan: arena 1, 80 + 32
+  aten_sum_dim_int_list: arena 1, 112 + 4
+  aten_add_tensor: arena 1, 32 + 32
+  aten_add_tensor_1: arena 1, 32 + 32
+loop: submodule_0.[0, 80]
+  view: arena 1, 32 + 16
+  aten_sin_default: arena 1, 64 + 16
+  aten_select_copy_int: arena 1, 48 + 4
   aten_add_tensor: arena 1, 32 + 16
-loop: submodule_1.[0, 96]
-  arg0_1: arena 1, 80 + 16
+loop: submodule_1.[0, 80]
   arg1_1: arena 1, 32 + 16
   aten_add_tensor: arena 1, 64 + 16
   dim_order_ops__to_dim_order_copy_default: arena 1, 48 + 4
@@ -1577,6 +1645,35 @@ one: arenas [0, 96, 48]
             self.assertEqual(
                 [each.buffer_idx for each in plan.non_const_buffer_device], [2]
             )
+
+    def test_own_arenas_of_devices(self) -> None:
+        def use(method: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            for buffer in method.buffers():
+                buffer.add_(x.sin().sum())
+            return x * 2
+
+        inputs = (torch.ones(8),)
+        methods = {
+            "both": (_Method(use, a=2, b=4), inputs),
+            "host": (_Method(use, a=2), inputs),
+            "device": (_Method(use, b=4), inputs),
+            "none": (_Method(_double), inputs),
+        }
+        program = _plan_sharing(
+            methods, ["a", "b"], planner=_OnDevice, planning={"shared_arena": "own"}
+        )
+        # Arenas 1 and 2 are those of the algorithm, on the host and on the device.
+        plan = _printed_sharing(program)
+        self.assertEqual(plan.count("  a: arena 3, 0 + 8\n"), 2)
+        self.assertEqual(plan.count("  b: arena 4, 0 + 16\n"), 2)
+        self.assertEqual(plan.count("arena 3, ") + plan.count("arena 4, "), 4)
+        found = {
+            plan.name: [each.buffer_idx for each in plan.non_const_buffer_device]
+            for plan in program.executorch_program.execution_plan
+        }
+        self.assertEqual(
+            found, {"both": [2, 4], "host": [2], "device": [2, 4], "none": [2]}
+        )
 
     def test_a_pass_for_each_method(self) -> None:
         methods = {

@@ -6,12 +6,15 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest import mock
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.strategies import SearchStrategy
 
 from tests.fuzz.check import Outcome, Verdict
 from tests.fuzz.generate import programs
+from tests.fuzz.kinds import kinds_of
 from tests.fuzz.program import Program
 
 
@@ -20,11 +23,27 @@ class Report:
     """How many programs were generated and how they went; the smallest finding, if any."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
+    kinds: Counter[tuple[str, Verdict]] = field(default_factory=Counter)
+    refusals: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
+    """The first lines of what was said where a program was refused."""
     finding: tuple[Program, Outcome] | None = None
 
     @property
     def ran(self) -> int:
         return self.verdicts.total()
+
+    def count(self, program: Program, outcome: Outcome) -> None:
+        self.verdicts[outcome.verdict] += 1
+        self.kinds.update((kind, outcome.verdict) for kind in kinds_of(program))
+        if outcome.verdict in (Verdict.REFUSED, Verdict.ALIKE):
+            first = outcome.detail.split("\n", 1)[0][:100]
+            self.refusals[outcome.verdict, first] += 1
+
+    def add(self, other: "Report") -> None:
+        """Count what `other` has counted."""
+        self.verdicts.update(other.verdicts)
+        self.kinds.update(other.kinds)
+        self.refusals.update(other.refusals)
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,7 @@ def run(
         outcome = check(program)
         shrinking = report.finding is not None
         if not shrinking:
-            report.verdicts[outcome.verdict] += 1
+            report.count(program, outcome)
             progress(report)
         if outcome.is_finding and (
             report.finding is None or outcome.verdict is report.finding[1].verdict
@@ -75,8 +94,11 @@ def run(
             report.finding = (program, outcome)
             raise _Finding
 
+    # Hypothesis also makes programs out of parts of those before, which are much alike.
+    fresh = mock.patch.object(ConjectureRunner, "generate_mutations_from", lambda self, data: None)
     try:
-        one()
+        with fresh:
+            one()
     except Exception as error:
         # Hypothesis reports a finding that comes and goes by an exception of its own.
         if report.finding is None:

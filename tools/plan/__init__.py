@@ -13,7 +13,6 @@ In Python, `report(manager, html="plan.html")` draws a program that is already l
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,40 +20,6 @@ if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
 
     from tools.plan.data import Plan
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = __doc__
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("model", metavar="FILE.py:FUNCTION", help="what to lower and draw")
-    parser.add_argument("--out", type=Path, default=Path("plan.html"), help="default: %(default)s")
-    parser.add_argument("--png", type=Path, help="a picture as well, for a pull request")
-    stock = parser.add_mutually_exclusive_group()
-    stock.add_argument(
-        "--stock",
-        type=Path,
-        metavar="DIR",
-        help="where the untouched release is unpacked (default: in the cache, fetched if need be)",
-    )
-    stock.add_argument("--no-stock", action="store_true", help="draw the patched plan alone")
-    parser.add_argument(
-        "--patched",
-        type=Path,
-        metavar="DIR",
-        help="where the patched tree is (default: the executorch that is installed)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Draw what the arguments say, and print arena bytes over peak live bytes.
-
-    Raises:
-        UserError: The model, an ExecuTorch or a place to write to isn't there, or the
-            model can't be lowered.
-    """
-    from tools.plan.command import run as run_command
-
-    return run_command(args)
 
 
 def report(

@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from tools import upstream, versions
+from tools import versions
 from tools.errors import UserError
 from tools.paths import ROOT
 from tools.plan import report
 from tools.plan.data import Plan
 from tools.plan.panels import rows
 from tools.plan.text import ratio_text
+from tools.shipping import upstream
+from tools.tables import table
 
 
-def run(args: argparse.Namespace) -> int:
-    model, function = _model(args.model)
-    pages: list[Path] = [path for path in (args.out, args.png) if path is not None]
+@dataclass(frozen=True)
+class Trees:
+    """The two ExecuTorchs: directories that hold `executorch/`."""
+
+    stock: Path | None = None  # None for the one in the cache
+    patched: Path | None = None  # None for the installed one
+    has_stock: bool = True
+
+    def by_side(self) -> list[tuple[str, Path | None]]:
+        sides: list[tuple[str, Path | None]] = [("patched", _tree(self.patched))]
+        if self.has_stock:
+            stock = self.stock or upstream.unpacked(versions.DEFAULT)
+            sides.insert(0, ("stock", _tree(stock)))
+        return sides
+
+
+def run(model: str, out: Path, png: Path | None, trees: Trees) -> None:
+    """Draw the plans of a model, and print arena bytes over peak live bytes.
+
+    Args:
+        model: FILE.py:FUNCTION.
+        out: The page to write.
+        png: The picture to write.
+        trees: Whose plans are drawn.
+
+    Raises:
+        UserError: The model, an ExecuTorch or a place to write to isn't there, or the
+            model can't be lowered.
+    """
+    file, function = _model(model)
+    pages: list[Path] = [path for path in (out, png) if path is not None]
     for path in pages:
         if not path.resolve().parent.is_dir():
             raise UserError(f"{path}: there is no such directory to write to")
-    trees: list[tuple[str, Path | None]] = [("patched", _tree(args.patched))]
-    if not args.no_stock:
-        trees.insert(0, ("stock", _tree(args.stock or upstream.unpacked(versions.DEFAULT))))
+    sides = trees.by_side()
 
-    with ThreadPoolExecutor(max_workers=len(trees)) as pool:
-        plans = list(pool.map(lambda tree: plan_with(model, function, *tree), trees))
-    report(*plans, html=args.out, png=args.png)
+    with ThreadPoolExecutor(max_workers=len(sides)) as pool:
+        plans = list(pool.map(lambda tree: plan_with(file, function, *tree), sides))
+    report(*plans, html=out, png=png)
     print(_numbers(plans))
     for path in pages:
         print(f"wrote {path}")
-    return 0
 
 
 def plan_with(model: Path, function: str, side: str, tree: Path | None) -> Plan:
@@ -60,6 +87,8 @@ def plan_with(model: Path, function: str, side: str, tree: Path | None) -> Plan:
             reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
             how = "" if done.returncode == 2 else f"the process ended with {done.returncode}: "
             raise UserError(f"{side}: {how}{reason}")
+        for note in filter(None, map(str.strip, done.stdout.splitlines())):
+            print(f"{side}: {note}")
         return Plan.from_json(written.read_text(encoding="utf-8"))
 
 
@@ -87,17 +116,16 @@ def _environment(tree: Path | None) -> dict[str, str]:
 
 
 def _numbers(plans: Sequence[Plan]) -> str:
-    lines = [("method", "arena", "plan", "arena bytes", "peak live", "ratio")]
-    for row in rows(plans):
-        for panel in filter(None, row.panels):
-            size, peak = f"{panel.size:,}", f"{panel.peak.bytes:,}"
-            ratio = ratio_text(panel.over_peak)
-            lines.append((row.method, str(row.arena), panel.label, size, peak, ratio))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 3 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+    lines = [
+        (
+            row.method,
+            str(row.arena),
+            panel.label,
+            f"{panel.size:,}",
+            f"{panel.peak.bytes:,}",
+            ratio_text(panel.over_peak),
         )
-        for line in lines
-    )
+        for row in rows(plans)
+        for panel in filter(None, row.panels)
+    ]
+    return table(("method", "arena", "plan", "arena bytes", "peak live", "ratio"), lines, right=3)

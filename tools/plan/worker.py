@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +33,9 @@ def main() -> int:
     args = parser.parse_args()
     os.chdir(args.cwd)
     try:
-        args.json.write_text(plan_of(args.model, args.function, args.label))
+        with redirect_stdout(sys.stderr):
+            plan = plan_of(args.model, args.function, args.label)
+        args.json.write_text(plan)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -52,12 +53,7 @@ def plan_of(model: Path, function: str, label: str) -> str:
     except ModuleNotFoundError as error:
         raise UserError(f"no usable ExecuTorch: {error}") from error
 
-    sys.path[0] = str(_import_root(model))
-    with _told_in_one_line(f"{model} can't be imported", model):
-        module = _import(model)
-    make = getattr(module, function, None)
-    if not callable(make):
-        raise UserError(f"{model} has no function {function!r}")
+    make = load_function(model, function)
     with _told_in_one_line(f"{model}:{function} failed", model):
         made = make()
     with _told_in_one_line(f"{model}:{function} can't be lowered", model):
@@ -74,8 +70,31 @@ def _told_in_one_line(what: str, model: Path) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(model)]
         at = f" (line {lines[-1]})" if lines else ""
-        reason = next(iter(str(error).strip().splitlines()), "")
-        raise UserError(f"{what}{at}: {type(error).__name__}: {reason}") from error
+        raise UserError(f"{what}{at}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    from tools.lowering import ExportFailed
+
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    return (
+        first_line if isinstance(error, ExportFailed) else f"{type(error).__name__}: {first_line}"
+    )
+
+
+def load_function(model: Path, function: str) -> Any:
+    """The function of a person's file; what the file imports is found from beside it.
+
+    Raises:
+        UserError: The file can't be imported or has no such function.
+    """
+    sys.path.insert(0, str(_import_root(model)))
+    with _told_in_one_line(f"{model} can't be imported", model):
+        module = _import(model)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise UserError(f"{model} has no function {function!r}")
+    return make
 
 
 def _import_root(model: Path) -> Path:
@@ -98,10 +117,32 @@ def _import(path: Path) -> ModuleType:
 
 def _lowered(made: Any, made_by: str) -> Any:
     from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager, to_edge
-    from torch import nn
+
+    from tools.lowering import export_method, planning_pass
 
     if isinstance(made, ExecutorchProgramManager):
         return made
+    module, methods = methods_of(made, made_by)
+    exported = {name: export_method(module, name, args) for name, args in methods.items()}
+    for name, one in exported.items():
+        if note := one.note(name):
+            # What the model itself prints goes elsewhere.
+            print(note, file=sys.__stdout__)
+    edge = to_edge({name: one.program for name, one in exported.items()})
+    # Only now do the signatures say which buffers are written.
+    signatures = [edge.exported_program(name).graph_signature for name in methods]
+    planning = planning_pass(signatures)
+    return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+
+
+def methods_of(made: Any, made_by: str) -> tuple[Any, dict[str, tuple[Any, ...]]]:
+    """A module and the example inputs of its methods, out of what a `make` returned.
+
+    Raises:
+        UserError: It returned something else.
+    """
+    from torch import nn
+
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
         raise UserError(f"{made_by} {MAKE_RETURNS}, not {_described(made)}")
     module, inputs = made
@@ -111,48 +152,13 @@ def _lowered(made: Any, made_by: str) -> Any:
             raise UserError(f"{made_by}: the inputs of {name!r} must be a tuple")
         if not callable(getattr(module, name, None)):
             raise UserError(f"{made_by}: {type(module).__name__} has no method {name!r}")
-    programs = {name: _exported(module, name, tuple(args)) for name, args in methods.items()}
-    edge = to_edge(programs)
-    # Only now do the signatures say which buffers are written.
-    signatures = [edge.exported_program(name).graph_signature for name in methods]
-    planning = _planning_pass(signatures)
-    return edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning))
+    return module, {name: tuple(example) for name, example in methods.items()}
 
 
 def _described(made: Any) -> str:
     if isinstance(made, tuple):
         return "a tuple of " + (", ".join(type(item).__name__ for item in made) or "nothing")
     return type(made).__name__
-
-
-def _exported(module: Any, method: str, inputs: tuple[Any, ...]) -> Any:
-    """Export one method. torch.export sees `forward` only, so that is what it becomes."""
-    import torch
-
-    own = vars(module).get("forward")
-    module.forward = getattr(module, method)
-    try:
-        with torch.no_grad():
-            return torch.export.export(module, inputs)
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
-
-
-def _planning_pass(signatures: Sequence[Any]) -> Any:
-    """Let several methods share the state that one of them writes."""
-    from executorch.exir.passes import MemoryPlanningPass
-
-    written = {fqn for signature in signatures for fqn in signature.buffers_to_mutate.values()}
-    held = [fqn for signature in signatures for fqn in signature.inputs_to_buffers.values()]
-    shared = sorted(fqn for fqn in written if held.count(fqn) > 1)
-    if not shared:
-        return MemoryPlanningPass()
-    make_pass: Callable[..., Any] = MemoryPlanningPass
-    if "shared_buffer_fqns" in inspect.signature(MemoryPlanningPass).parameters:
-        return make_pass(share_mutable_buffers=True, shared_buffer_fqns=shared)
-    return make_pass(share_mutable_buffers=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The series: patch files and overlay, put into an ExecuTorch tree or exported from it."""

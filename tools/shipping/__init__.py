@@ -1,0 +1,1 @@
+"""Releases, wheels, and what is installed here."""
