@@ -2,10 +2,10 @@
 # This source code is licensed under the BSD-style license found in the
 # LICENSE file in the root directory of this source tree.
 
+import itertools
 import logging
 import operator
 import sys
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import (
@@ -42,7 +42,7 @@ from executorch.exir.memory_planning import (
     SharedObject,
     SpecAllocResult,
 )
-from executorch.exir.offset_packing import Block, pack_blocks
+from executorch.exir.offset_packing import Block, pack_blocks, peak_live_bytes
 from executorch.exir.schema import TensorShapeDynamism
 from executorch.exir.tensor import TensorSpec
 from torch import fx
@@ -551,13 +551,13 @@ class _Plan:
 
     def is_at_floor(self, padding: int) -> bool:
         """Whether no arena could be smaller and still have `padding` bytes at its end."""
-        alive: Dict[int, List[_Block]] = defaultdict(list)
+        alive: Dict[int, List[Block]] = defaultdict(list)
         for spec in self.placements:
             if _storage_base(spec)[0] is None:
                 size, life = spec.allocated_memory, _lifetime(spec)
-                alive[spec.mem_id].append(_Block(size, *life, []))
+                alive[spec.mem_id].append(Block(size, *life))
         return all(
-            size <= _peak_live_bytes(alive[arena]) + padding
+            size <= peak_live_bytes(alive[arena]) + padding
             for arena, size in enumerate(self.bufsizes)
         )
 
