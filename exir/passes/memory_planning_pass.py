@@ -24,6 +24,7 @@ from executorch.exir.memory_planning import (
     _alias_inplace_result_specs,
     _contains_xnnpack_delegate,
     _is_inplace_node,
+    _storage_spec,  # noqa: F401
     get_node_tensor_specs,
 )
 from executorch.exir.pass_base import PassBase
