@@ -154,7 +154,7 @@ def faults(before: Callable[[str], str | None], after: Mapping[str, str]) -> lis
         found += [
             f"{path}: {target.label} lacks the dependency on {module}"
             for target in owners
-            for module in sorted({each.module or each.name for each in new})
+            for module in sorted({repository.module_of(each) for each in new})
             if not repository.may_import(target, module)
         ]
     return found
@@ -181,14 +181,22 @@ class _Repository:
             if path in target.sources
         ]
 
+    def module_of(self, imported: python.Import) -> str:
+        """The module that an import is from, or that is imported itself."""
+        inner = ".".join(filter(None, (imported.module, imported.name)))
+        return inner if self._path(inner) is not None else imported.module or imported.name
+
+    def _path(self, module: str) -> str | None:
+        place = module.removeprefix("executorch.").replace(".", "/")
+        candidates = (f"{place}.py", f"{place}/__init__.py")
+        return next((each for each in candidates if self.read(each) is not None), None)
+
     def may_import(self, target: Target, module: str) -> bool:
         if module.partition(".")[0] == "torch":
             return _TORCH in target.dependencies
         if not module.startswith("executorch.exir"):
             return True
-        place = module.removeprefix("executorch.").replace(".", "/")
-        candidates = (f"{place}.py", f"{place}/__init__.py")
-        path = next((each for each in candidates if self.read(each) is not None), None)
+        path = self._path(module)
         if path is None or path in target.sources:
             return True  # not a module of its own
         owners = {each.label for each in self.owners(path)}
