@@ -20,11 +20,11 @@ from typing import (
 )
 
 import torch
-from executorch.exir.memory_planning import (
+from executorch.exir.memory_planning import (  # noqa: F401
     _alias_inplace_result_specs,
     _contains_xnnpack_delegate,
     _is_inplace_node,
-    _storage_spec,  # noqa: F401
+    _storage_spec,
     get_node_tensor_specs,
 )
 from executorch.exir.pass_base import PassBase

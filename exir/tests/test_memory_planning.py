@@ -402,6 +402,13 @@ def _greedy_alone() -> MemoryPlanningAlgorithmSuite:
     return MemoryPlanningAlgorithmSuite(algo_list=[greedy])
 
 
+def _copying(**config: Any) -> ExecutorchBackendConfig:
+    """A config with which new state is copied to its buffer, however it is made."""
+    copying = ExecutorchBackendConfig(**config)
+    copying.write_state_in_place = False
+    return copying
+
+
 def _lowered(
     module: torch.nn.Module,
     inputs: Tuple[Any, ...],
@@ -415,7 +422,7 @@ def _lowered(
         memory_planning_algo=_greedy_alone(), **planning
     )
     return edge.to_executorch(
-        ExecutorchBackendConfig(memory_planning_pass=memory_planning_pass, **config)
+        _copying(memory_planning_pass=memory_planning_pass, **config)
     )
 
 
@@ -744,9 +751,7 @@ output 2 is aten_add_tensor""",
                 export(_Scaled(), (self.x,)),
                 partitioner=[AddMulPartitionerDemo()],
             ).to_executorch(
-                ExecutorchBackendConfig(
-                    memory_planning_pass=MemoryPlanningPass(_greedy_alone())
-                )
+                _copying(memory_planning_pass=MemoryPlanningPass(_greedy_alone()))
             )
         assert_expected_inline(
             _printed_plan(program),
@@ -763,7 +768,7 @@ output 1 is aten_mul_tensor""",
 
     def test_no_signature(self) -> None:
         program = to_edge(export(_Scaled(), (self.x,))).to_executorch(
-            ExecutorchBackendConfig(memory_planning_pass=_NoSignature(_greedy_alone()))
+            _copying(memory_planning_pass=_NoSignature(_greedy_alone()))
         )
         # Nothing is known to be a buffer: the state is an input among others, and what
         # is written back to it an output among others.
@@ -1105,7 +1110,7 @@ def _plan_sharing(
     if fqns is not None:
         options.update(share_mutable_buffers=True, shared_buffer_fqns=fqns)
     return edge.to_executorch(
-        ExecutorchBackendConfig(memory_planning_pass=planner(**options), **config)
+        _copying(memory_planning_pass=planner(**options), **config)
     )
 
 
@@ -1521,7 +1526,7 @@ update: arenas [0, 640]
         )
         program = to_edge({"grow": exported, "add": export(*_adding(state=8))})
         plan = _printed_sharing(
-            program.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planner))
+            program.to_executorch(_copying(memory_planning_pass=planner))
         )
         assert_expected_inline(
             plan,
@@ -1690,7 +1695,7 @@ one: arenas [0, 96, 48]
         plans = []
         for planner in (one, dict.fromkeys(methods, one), several):
             edge = to_edge({name: export(*each) for name, each in methods.items()})
-            config = ExecutorchBackendConfig(memory_planning_pass=planner)
+            config = _copying(memory_planning_pass=planner)
             plans.append(_printed_sharing(edge.to_executorch(config)))
         self.assertEqual(plans[0], plans[1])
         self.assertEqual(plans[0], plans[2])

@@ -6,6 +6,7 @@ import unittest
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from executorch.backends.transforms.remove_clone_ops import RemoveCloneOpsTransform
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     edge_to_executorch_passes,
@@ -24,6 +25,7 @@ from torch.export import export, ExportedProgram
 from torch.export._remove_auto_functionalized_pass import (
     unsafe_remove_auto_functionalized_pass,
 )
+from torch.fx.passes.infra.pass_base import PassResult
 
 
 class StatefulModule(torch.nn.Module):
@@ -61,7 +63,8 @@ def place_all_write_backs(
     ep: ExportedProgram, config: Optional[ExecutorchBackendConfig] = None
 ) -> torch.fx.GraphModule:
     """The graph in which it is decided where the buffers are written."""
-    config = config or ExecutorchBackendConfig()
+    if config is None:
+        config = ExecutorchBackendConfig(write_state_in_place=False)
     gm, _ = insert_write_back_for_buffers_pass(ep)
     passes = edge_to_executorch_passes(config)
     for each in with_write_backs_placed(passes, ep, config)[:-1]:
@@ -595,3 +598,227 @@ return (copy__default, aten_cos_default, aten_sin_default)""",
 
         ep = to_edge(export(SameName(), (torch.randn(4),))).exported_program()
         self.assertEqual(list_write_backs(ep), [("b_x", "aten_add_tensor")])
+
+    def _print_in_place(self, *args: Any) -> str:
+        config = ExecutorchBackendConfig()
+        return print_write_backs(to_stateful_edge(*args), config)
+
+    def test_state_is_made_where_it_stands(self) -> None:
+        def update(module, x):
+            module.a.add_(x)
+            module.b.copy_(x.exp())
+            return (module.a + module.b).sin()
+
+        assert_expected_inline(
+            self._print_in_place("a b", update, torch.randn(4)),
+            """\
+b_a
+b_b
+inputs_0
+aten_add_tensor = aten.add.Tensor(b_a, inputs_0)
+aten_exp_default = aten.exp.default(inputs_0,)
+aten_add_tensor_1 = aten.add.Tensor(aten_add_tensor, aten_exp_default)
+aten_sin_default = aten.sin.default(aten_add_tensor_1,)
+return (aten_add_tensor, aten_exp_default, aten_sin_default)""",
+        )
+
+    def test_state_in_place_by_a_proved_index(self) -> None:
+        def update(module, x):
+            at = torch.arange(1, 2)
+            module.a.index_put_((at,), x[:1])
+            return module.a * 2
+
+        assert_expected_inline(
+            self._print_in_place("a", update, torch.randn(4)),
+            """\
+b_a
+_lifted_tensor_constant1
+inputs_0
+aten_arange_start_step = aten.arange.start_step(1, 2)
+aten_slice_copy_tensor = aten.slice_copy.Tensor(inputs_0, 0, 0, 1)
+aten_index_put_default = aten.index_put_.default(b_a, [aten_arange_start_step], aten_slice_copy_tensor)
+dim_order_ops__to_dim_order_copy_default = dim_order_ops._to_dim_order_copy.default(_lifted_tensor_constant1,)
+aten_mul_tensor = aten.mul.Tensor(aten_index_put_default, dim_order_ops__to_dim_order_copy_default)
+return (aten_index_put_default, aten_mul_tensor)""",
+        )
+
+    def test_state_in_place_by_an_index_that_may_be_negative(self) -> None:
+        def update(module, x, at):
+            module.a.index_put_((at,), x[:1])
+            return module.a * 2
+
+        assert_expected_inline(
+            self._print_in_place("a", update, torch.randn(4), torch.tensor([1])),
+            """\
+b_a
+_lifted_tensor_constant1
+inputs_0
+inputs_1
+aten_slice_copy_tensor = aten.slice_copy.Tensor(inputs_0, 0, 0, 1)
+aten_index_put_default = aten.index_put.default(b_a, [inputs_1], aten_slice_copy_tensor)
+dim_order_ops__to_dim_order_copy_default = dim_order_ops._to_dim_order_copy.default(_lifted_tensor_constant1,)
+aten_mul_tensor = aten.mul.Tensor(aten_index_put_default, dim_order_ops__to_dim_order_copy_default)
+return (aten_index_put_default, aten_mul_tensor)""",
+        )
+
+    def test_state_is_copied_where_old_contents_are_read_late(self) -> None:
+        def update(module, x):
+            new = x.exp()
+            late = module.a + x.sin()
+            module.a.copy_(new)
+            return late.cos()
+
+        assert_expected_inline(
+            self._print_in_place("a", update, torch.randn(4)),
+            """\
+b_a
+inputs_0
+aten_exp_default = aten.exp.default(inputs_0,)
+aten_sin_default = aten.sin.default(inputs_0,)
+aten_add_tensor = aten.add.Tensor(b_a, aten_sin_default)
+copy__default = copy_.default(b_a, aten_exp_default)
+aten_cos_default = aten.cos.default(aten_add_tensor,)
+return (copy__default, aten_cos_default)""",
+        )
+
+    def test_state_is_copied_where_it_is_returned(self) -> None:
+        def update(module, x):
+            module.a.add_(x)
+            return module.a
+
+        assert_expected_inline(
+            self._print_in_place("a", update, torch.randn(4)),
+            """\
+b_a
+inputs_0
+aten_add_tensor = aten.add.Tensor(b_a, inputs_0)
+copy__default = copy_.default(b_a, aten_add_tensor)
+return (copy__default, aten_add_tensor)""",
+        )
+
+    def test_state_is_copied_where_the_kernel_reads_what_it_wrote(self) -> None:
+        def update(module, x):
+            module.a.copy_(module.a.flip(0) + 0)
+            module.b.copy_(module.b.flip(0))
+            return x.cos()
+
+        assert_expected_inline(
+            self._print_in_place("a b", update, torch.randn(4)),
+            """\
+b_a
+b_b
+_lifted_tensor_constant2
+inputs_0
+aten_flip_default = aten.flip.default(b_a, [0])
+dim_order_ops__to_dim_order_copy_default = dim_order_ops._to_dim_order_copy.default(_lifted_tensor_constant2,)
+aten_add_tensor = aten.add.Tensor(aten_flip_default, dim_order_ops__to_dim_order_copy_default)
+aten_flip_default_1 = aten.flip.default(b_b, [0])
+copy__default = copy_.default(b_b, aten_flip_default_1)
+aten_cos_default = aten.cos.default(inputs_0,)
+return (aten_add_tensor, copy__default, aten_cos_default)""",
+        )
+
+    def test_one_of_two_buffers_is_made_where_it_stands(self) -> None:
+        def update(module, x):
+            new = x.exp()
+            module.a.copy_(new)
+            module.b.copy_(new.clone())
+            return x.cos()
+
+        ep = to_stateful_edge("a b", update, torch.randn(4))
+        remove_clones(ep)
+        assert_expected_inline(
+            print_write_backs(ep, ExecutorchBackendConfig()),
+            """\
+b_a
+b_b
+inputs_0
+aten_exp_default = aten.exp.default(inputs_0,)
+copy__default = copy_.default(b_b, aten_exp_default)
+aten_cos_default = aten.cos.default(inputs_0,)
+return (aten_exp_default, copy__default, aten_cos_default)""",
+        )
+
+    def test_write_backs_are_placed_after_the_users_passes(self) -> None:
+        def keep_old(module, x):
+            old = module.a.clone()
+            module.a.copy_(x * 2)
+            return x.sin().cos() + old
+
+        config = ExecutorchBackendConfig(passes=[RemoveCloneOpsTransform()])
+        ep = to_stateful_edge("a", keep_old, torch.randn(4))
+        assert_expected_inline(
+            print_write_backs(ep, config),
+            """\
+b_a
+_lifted_tensor_constant1
+inputs_0
+dim_order_ops__to_dim_order_copy_default = dim_order_ops._to_dim_order_copy.default(_lifted_tensor_constant1,)
+aten_mul_tensor = aten.mul.Tensor(inputs_0, dim_order_ops__to_dim_order_copy_default)
+aten_sin_default = aten.sin.default(inputs_0,)
+aten_cos_default = aten.cos.default(aten_sin_default,)
+aten_add_tensor = aten.add.Tensor(aten_cos_default, b_a)
+copy__default = copy_.default(b_a, aten_mul_tensor)
+return (copy__default, aten_add_tensor)""",
+        )
+
+    def test_output_that_a_pass_replaced_is_written_back(self) -> None:
+        def return_values(gm: torch.fx.GraphModule) -> PassResult:
+            output = gm.graph.output_node()
+            copied, *returned = output.args[0]
+            output.args = ((copied.args[1], *returned),)
+            gm.graph.erase_node(copied)
+            return PassResult(gm, True)
+
+        def update(module, x):
+            module.a.add_(x)
+            return x.cos()
+
+        config = ExecutorchBackendConfig(
+            passes=[return_values], write_state_in_place=False
+        )
+        ep = to_stateful_edge("a", update, torch.randn(4))
+        assert_expected_inline(
+            print_write_backs(ep, config),
+            """\
+b_a
+inputs_0
+aten_add_tensor = aten.add.Tensor(b_a, inputs_0)
+copy__default = copy_.default(b_a, aten_add_tensor)
+aten_cos_default = aten.cos.default(inputs_0,)
+return (copy__default, aten_cos_default)""",
+        )
+
+    def test_pass_that_drops_an_output_is_refused(self) -> None:
+        def drop(gm: torch.fx.GraphModule) -> PassResult:
+            output = gm.graph.output_node()
+            output.args = (output.args[0][:-1],)
+            return PassResult(gm, True)
+
+        def update(module, x):
+            module.a.add_(x)
+            return x.cos()
+
+        ep = to_stateful_edge("a", update, torch.randn(4))
+        with self.assertRaisesRegex(ValueError, "2 outputs but the graph returns 1"):
+            print_write_backs(ep, ExecutorchBackendConfig(passes=[drop]))
+
+    def test_operands_of_several_dim_orders_are_given_one(self) -> None:
+        def update(module, x):
+            module.a.add_(x)
+            return x.cos()
+
+        state = torch.zeros(1, 2, 2, 2).to(memory_format=torch.channels_last)
+        ep = to_edge(export_stateful({"a": state}, update, torch.randn(1, 2, 2, 2)))
+        assert_expected_inline(
+            print_write_backs(ep.exported_program()),
+            """\
+b_a
+inputs_0
+dim_order_ops__to_dim_order_copy_default = dim_order_ops._to_dim_order_copy.default(b_a,)
+aten_add_tensor = aten.add.Tensor(dim_order_ops__to_dim_order_copy_default, inputs_0)
+dim_order_ops__to_dim_order_copy_default_1 = dim_order_ops._to_dim_order_copy.default(aten_add_tensor,)
+copy__default = copy_.default(b_a, dim_order_ops__to_dim_order_copy_default_1)
+aten_cos_default = aten.cos.default(inputs_0,)
+return (copy__default, aten_cos_default)""",
+        )
