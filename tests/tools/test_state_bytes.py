@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from benchmarks.sides import Side
 from benchmarks.state_bytes import state_bytes_copied
 from tests.support.harness import export_methods, lower
-from tools import upstream, versions
+from tools import versions
 from tools.paths import ROOT
+from tools.shipping import upstream
 
 STATE = 8 * 4 * 4
 """Bytes of the buffer of all programs here: 8 rows of 4 floats."""
