@@ -103,7 +103,7 @@ def measure() -> dict[str, int]:
 def stock() -> dict[str, int]:
     """What `measure` says of the untouched release."""
     side = Side("stock", upstream.unpacked(versions.DEFAULT))
-    command = [sys.executable, "-m", "tests.test_state_bytes"]
+    command = [sys.executable, "-m", "tests.tools.test_state_bytes"]
     done = subprocess.run(
         command, cwd=ROOT, env=side.environment(ROOT), check=True, stdout=subprocess.PIPE, text=True
     )
