@@ -49,7 +49,8 @@ def _run(seed: int) -> Report:
         return run(checker.check, Batch(PROGRAMS, seed))
 
 
-@pytest.mark.parametrize("seeds", [(1,), pytest.param((2, 3, 4, 5, 6), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [(1,), (2, 3, 4, 5, 6)])
 def test_random_programs(seeds: tuple[int, ...]) -> None:
     """The same programs each time; the smallest one that fails is printed as a script."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as threads:
@@ -108,6 +109,7 @@ def _with_stock(arguments: list[str], directory: Path) -> "subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 def test_the_fault_of_the_untouched_release_is_found(tmp_path: Path) -> None:
     """1.5.1 drops copies between buffers: 60 programs with such copies are enough to see it."""
     driver = tmp_path / "driver.py"
@@ -386,6 +388,7 @@ def _shows_result(program: Program) -> bool:
     return bool(made & set(program.returns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_in_each_kind_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that does wrong, planted among the user's: some program of the kind shows it."""
