@@ -339,9 +339,10 @@ def _why_not_index_put_(
         return f"index_put_ takes one index tensor, not {len(indexed)}"
     dim = indexed[0]
     index = arguments["indices"][dim]
-    if not trusts_indices and _interval(index)[0] < 0:
-        return "index_put_ refuses negative indices, and these may be negative"
-    return _why_not_index(index) or _why_not_values(values, written, dim, index)
+    reason = _why_not_index(index)
+    if reason is None and not trusts_indices and _interval(index)[0] < 0:
+        reason = "index_put_ refuses negative indices, and these may be negative"
+    return reason or _why_not_values(values, written, dim, index)
 
 
 def _why_not_index(index: Node) -> Optional[str]:

@@ -770,13 +770,13 @@ output 1 is aten_mul_tensor""",
         program = to_edge(export(_Scaled(), (self.x,))).to_executorch(
             _copying(memory_planning_pass=_NoSignature(_greedy_alone()))
         )
-        # Nothing is known to be a buffer: the state is an input among others, and what
-        # is written back to it an output among others.
+        # Nothing is known to be a buffer: the state is an input among others. What is
+        # written back to it is that input, and an output among others.
         outputs = _printed_plan(program).splitlines()[-2:]
         assert_expected_inline(
             "\n".join(outputs),
             """\
-output 0 is a tensor of its own, arena 1, 0 + 32, alive 10-10
+output 0 is b_state
 output 1 is aten_mul_tensor""",
         )
 

@@ -28,7 +28,7 @@ RUN_HERE = (
 )
 # The place, and what stands there that runs it.
 RUN_ELSEWHERE = {
-    "make test": (".ci/run", "make test-all"),
+    "make test": (".ci/run", "make test"),
     "make lint": (".ci/run", "make lint"),
     ".venv/bin/python -m pytest exir/tests": ("Makefile", "-m pytest .*exir/tests"),
     "pip wheel . --no-deps -w dist": ("tests/tools/test_wheel.py", '"pip", "wheel", "\\."'),
