@@ -129,7 +129,7 @@ def test_a_finding_is_shrunk() -> None:
     report = run(check, Batch(200, 1))
     assert report.finding is not None
     program, _ = report.finding
-    assert len(program.lines) <= 2
+    assert len(program.lines) <= 4
     assert len(program.returns) == 1
     assert program.options == Options()
 
