@@ -277,14 +277,14 @@ def place_write_backs(
         ValueError: A pass has changed the number of inputs or outputs, or what
             becomes of a buffer is no tensor any more. The graph is as it was.
     """
-    for module in graph_module.modules():
-        if isinstance(module, GraphModule):
-            match_dim_orders(module)
     program = _Program(graph_module, signature)
     graph = program.graph
     _follow_renamed_inputs(graph_module, signature)
     mutated = _mutated_placeholders(graph, signature)
     outputs = _checked_outputs(graph, signature, mutated)
+    for module in graph_module.modules():
+        if isinstance(module, GraphModule) and match_dim_orders(module):
+            outputs = pytree.tree_leaves(graph.output_node().args)
     if not ops_to_inplace and all(each is None for each in mutated):
         return PassResult(graph_module, False)
     found, analysis = _find_what_to_take_out(program, outputs, mutated)

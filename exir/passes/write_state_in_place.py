@@ -42,11 +42,17 @@ class _Surroundings:
     """What the decision on one write-back needs to know of all the rest."""
 
     analysis: _StorageAnalysis
-    plan: Sequence[_Copy]
+    # By storage, the position of the last write-back that takes its value from there.
+    last_taken: Mapping[int, int]
     # Storages that the caller is given a part of.
     returned: Collection[int]
     # The buffers that memory is planned for.
     buffers: Collection[Node]
+
+
+def _last_taken(analysis: _StorageAnalysis, plan: Sequence[_Copy]) -> Dict[int, int]:
+    # The plan is in the order of positions, so the last one stays.
+    return {analysis.storage(step.write_back.value): step.position for step in plan}
 
 
 def _is_functional_operator(node: Node) -> bool:
@@ -93,10 +99,8 @@ def _why_old_contents_are_wanted(step: _Copy, around: _Surroundings) -> Optional
         return "the old contents are read after the value is made"
     if step.saves or step.reads_saved:
         return "the old contents are saved"
-    for other in around.plan:
-        reads = analysis.storage(other.write_back.value) == storage
-        if other is not step and reads and other.position >= step.position:
-            return "another buffer takes the old contents after the value is made"
+    if around.last_taken.get(storage, -1) >= step.position:
+        return "another buffer takes the old contents after the value is made"
     return None
 
 
@@ -172,24 +176,24 @@ def write_state_in_place(
         The write-backs that are left to be copied.
     """
     around = _Surroundings(
-        analysis, plan, {analysis.storage(node) for node in returned}, buffers
+        analysis,
+        _last_taken(analysis, plan),
+        {analysis.storage(node) for node in returned},
+        buffers,
     )
     left: List[_Copy] = []
-    through: Dict[int, Node] = {}
-    for step in plan:
-        value = step.write_back.value
-        # One value can be made in one place.
-        taken = any(value is other for other in through.values())
-        if taken or _why_not_written_through(step, around) is not None:
-            left.append(step)
-            continue
-        through[step.write_back.output] = value
-    shared: Dict[TensorSpec, TensorSpec] = {}
+    # By value, since one value can be made in one place only.
+    through: Dict[Node, Node] = {}
     for step in plan:
         buffer, value = step.write_back.mutated, step.write_back.value
-        if step.write_back.output in through:
-            shared[value.meta["spec"]] = buffer.meta["spec"]
-            _call_in_place(value, buffer)
+        if value in through or _why_not_written_through(step, around) is not None:
+            left.append(step)
+        else:
+            through[value] = buffer
+    shared: Dict[TensorSpec, TensorSpec] = {}
+    for value, buffer in through.items():
+        shared[value.meta["spec"]] = buffer.meta["spec"]
+        _call_in_place(value, buffer)
     if shared:
-        _share_specs(next(iter(through.values())).graph, shared)
+        _share_specs(next(iter(through)).graph, shared)
     return left

@@ -114,8 +114,8 @@ def _config(options: Options) -> ExecutorchBackendConfig:
     if options.own_last_passes:
         values["to_out_var_pass"] = _OwnToOutVar(ignore_to_out_var_failure=False)
         values["sym_shape_eval_pass"] = _OwnSymShapeEval()
-    if options.write_state_in_place and "write_state_in_place" in known:
-        values["write_state_in_place"] = True
+    if "write_state_in_place" in known:
+        values["write_state_in_place"] = options.write_state_in_place
     return ExecutorchBackendConfig(**values)
 
 
