@@ -768,11 +768,46 @@ def _fresh_spec(spec: TensorSpec) -> TensorSpec:
     return fresh
 
 
-def _dim_order(node: Node) -> Optional[List[int]]:
+def _dim_order(node: Node) -> Optional[Tuple[int, ...]]:
     spec = node.meta.get("spec")
-    if isinstance(spec, TensorSpec):
-        return [int(dim) for dim in spec.dim_order]
-    return None
+    if not isinstance(spec, TensorSpec):
+        return None
+    return tuple(int(dim) for dim in spec.dim_order)
+
+
+def _are_mixed(dim_orders: Iterable[Tuple[int, ...]]) -> bool:
+    """Whether tensors in these dim orders don't go together, of whatever ranks."""
+    found = set(dim_orders)
+    return len(found) > 1 and any(
+        dim_order != tuple(range(len(dim_order))) for dim_order in found
+    )
+
+
+def _spec_in_dim_order(spec: TensorSpec, dim_order: Tuple[int, ...]) -> TensorSpec:
+    """The spec of a tensor like the one of `spec`, laid out anew in other memory."""
+    fresh = _fresh_spec(spec)
+    strides = [1] * len(dim_order)
+    step = 1
+    for dim in reversed(dim_order):
+        strides[dim] = step
+        step *= max(int(spec.shape[dim]), 1)
+    fresh.stride = tuple(strides)
+    fresh.dim_order = tuple(dim_order)
+    return fresh
+
+
+def _in_dim_order(node: Node, dim_order: Tuple[int, ...]) -> Node:
+    """A copy of `node` in another dim order, at the graph's insertion point."""
+    spec = node.meta["spec"]
+    copy = _call_like(
+        node,
+        ops.edge.dim_order_ops._to_dim_order_copy.default,
+        (node,),
+        described_by=node,
+        kwargs={"dtype": spec.dtype, "dim_order": list(dim_order)},
+    )
+    copy.meta["spec"] = _spec_in_dim_order(spec, dim_order)
+    return copy
 
 
 def _in_dim_order_of_target(copy: Node) -> Node:
@@ -781,19 +816,13 @@ def _in_dim_order_of_target(copy: Node) -> Node:
     kernel takes no other. Returns the copy.
     """
     mutated, value = copy.args
-    wanted = _dim_order(mutated)
-    if wanted is None or _dim_order(value) in (None, wanted):
+    wanted, found = _dim_order(mutated), _dim_order(value)
+    if wanted is None or found is None or len(wanted) != len(found):
+        # A value of fewer dimensions is broadcast as it is.
         return copy
-    with copy.graph.inserting_before(copy):
-        reordered = _call_like(
-            mutated,
-            ops.edge.dim_order_ops._to_dim_order_copy.default,
-            (value,),
-            described_by=value,
-            kwargs={"dtype": mutated.meta["spec"].dtype, "dim_order": wanted},
-        )
-    reordered.meta["spec"] = _fresh_spec(mutated.meta["spec"])
-    copy.update_arg(1, reordered)
+    if _are_mixed([wanted, found]):
+        with copy.graph.inserting_before(copy):
+            copy.update_arg(1, _in_dim_order(value, wanted))
     return copy
 
 

@@ -14,30 +14,17 @@ order that its users were promised. A call whose operands agree is left alone.
 This runs when nothing rewrites the graph any more, and before write-backs are placed.
 """
 
-from typing import Iterable, List, Optional, Tuple
+from typing import List, Tuple
 
 import torch
-from executorch.exir.dialects._ops import ops
 from executorch.exir.operator.convert import unwrap_op_overload
 from executorch.exir.passes.insert_write_back_for_buffers_pass import (
-    _call_like,
-    _fresh_spec,
+    _are_mixed,
+    _dim_order,
+    _in_dim_order,
+    _spec_in_dim_order,
 )
-from executorch.exir.tensor import TensorSpec
 from torch.fx import GraphModule, Node
-
-_COPY = ops.edge.dim_order_ops._to_dim_order_copy.default
-
-
-def _order(node: Node) -> Optional[Tuple[int, ...]]:
-    spec = node.meta.get("spec")
-    if not isinstance(spec, TensorSpec):
-        return None
-    return tuple(int(dim) for dim in spec.dim_order)
-
-
-def _is_default(order: Tuple[int, ...]) -> bool:
-    return order == tuple(range(len(order)))
 
 
 def _is_pointwise(node: Node) -> bool:
@@ -54,47 +41,23 @@ def _is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in overload.tags and not writes
 
 
-def _is_mixed(orders: Iterable[Tuple[int, ...]]) -> bool:
-    found = set(orders)
-    return len(found) > 1 and not all(_is_default(order) for order in found)
-
-
-def _in_order(node: Node, order: Tuple[int, ...]) -> Node:
-    """A copy of `node` in another dim order, at the graph's insertion point."""
-    spec = node.meta["spec"]
-    kwargs = {"dtype": spec.dtype, "dim_order": list(order)}
-    copy = _call_like(node, _COPY, (node,), described_by=node, kwargs=kwargs)
-    copy.meta["spec"] = _spec_in_order(spec, order)
-    return copy
-
-
-def _spec_in_order(spec: TensorSpec, order: Tuple[int, ...]) -> TensorSpec:
-    fresh = _fresh_spec(spec)
-    strides = [1] * len(order)
-    step = 1
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= max(int(spec.shape[dim]), 1)
-    fresh.stride = tuple(strides)
-    fresh.dim_order = tuple(order)
-    return fresh
+def _default(node: Node) -> Tuple[int, ...]:
+    return tuple(range(len(_dim_order(node))))
 
 
 def _match(node: Node, operands: List[Node]) -> None:
-    graph, promised = node.graph, _order(node)
+    graph, promised = node.graph, _dim_order(node)
     for operand in operands:
-        if not _is_default(_order(operand)):
+        if _dim_order(operand) != _default(operand):
             with graph.inserting_before(node):
-                default = tuple(range(len(_order(operand))))
-                node.replace_input_with(operand, _in_order(operand, default))
-    if _is_default(promised):
+                copy = _in_dim_order(operand, _default(operand))
+            node.replace_input_with(operand, copy)
+    if promised == _default(node):
         return
     with graph.inserting_after(node):
-        result = _in_order(node, promised)
-    result.meta["spec"], node.meta["spec"] = (
-        node.meta["spec"],
-        _spec_in_order(node.meta["spec"], tuple(range(len(promised)))),
-    )
+        result = _in_dim_order(node, promised)
+    result.meta["spec"] = node.meta["spec"]
+    node.meta["spec"] = _spec_in_dim_order(node.meta["spec"], _default(node))
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
 
 
@@ -105,10 +68,10 @@ def match_dim_orders(graph_module: GraphModule) -> bool:
     """
     changed = False
     for node in list(graph_module.graph.nodes):
-        if not _is_pointwise(node) or _order(node) is None:
+        if not _is_pointwise(node) or _dim_order(node) is None:
             continue
-        operands = [n for n in node.all_input_nodes if _order(n) is not None]
-        if _is_mixed([_order(node), *map(_order, operands)]):
+        operands = [n for n in node.all_input_nodes if _dim_order(n) is not None]
+        if _are_mixed(map(_dim_order, [node, *operands])):
             _match(node, operands)
             changed = True
     return changed

@@ -822,3 +822,23 @@ copy__default = copy_.default(b_a, dim_order_ops__to_dim_order_copy_default_1)
 aten_cos_default = aten.cos.default(inputs_0,)
 return (copy__default, aten_cos_default)""",
         )
+
+    def test_value_of_fewer_dimensions_is_copied_as_it_is(self) -> None:
+        def broadcast(gm: torch.fx.GraphModule) -> PassResult:
+            # What torch.export makes of `module.a.copy_(row)` is a copy of its own.
+            (copied, *returned) = gm.graph.output_node().args[0]
+            copied.update_arg(1, gm.graph.find_nodes(op="placeholder")[1])
+            return PassResult(gm, True)
+
+        def update(module, row):
+            module.a.copy_(row)
+            return row.cos()
+
+        buffers = {"a": torch.zeros(2, 4)}
+        ep = to_edge(export_stateful(buffers, update, torch.randn(4)))
+        config = ExecutorchBackendConfig(passes=[broadcast])
+        gm = place_all_write_backs(ep.exported_program(), config)
+        (copy,) = gm.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.copy_.default
+        )
+        self.assertEqual([arg.name for arg in copy.args], ["b_a", "inputs_0"])
